@@ -14,6 +14,7 @@
 #include "methods/codecs/kvtc/eigen.h"
 #include "methods/codecs/kvtc/normal_levels.h"
 #include "methods/codecs/kvtc/transform_rows.h"
+#include "methods/codecs/kvtc/transform_tables.h"
 #include "methods/methods.h"
 #include "pith/error.h"
 #include "rows/cpu/dense.h"

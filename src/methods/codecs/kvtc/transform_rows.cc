@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "core/dtype.h"
-#include "methods/codecs/kvtc/eigen.h"
 #include "methods/codecs/kvtc/normal_levels.h"
+#include "methods/codecs/kvtc/transform_tables.h"
 #include "rows/cpu/compaction.h"
 #include "rows/tight_rows.h"
 
@@ -18,19 +17,6 @@ constexpr size_t kTile = 64;  // rows decoded at a time
 
 float scale_of(int code) { return f16_to_f32(half_of_tight(static_cast<uint8_t>(code))); }
 
-/// [D, D] of rows [n, D] around `mean`.
-std::vector<double> covariance(const std::vector<float>& rows, const std::vector<float>& mean) {
-  const size_t dim = mean.size(), n = rows.size() / dim;
-  std::vector<double> sums(dim * dim), x(dim);
-  for (size_t t = 0; t < n; ++t) {
-    for (size_t c = 0; c < dim; ++c) x[c] = rows[t * dim + c] - mean[c];
-    for (size_t a = 0; a < dim; ++a)
-      for (size_t b = 0; b < dim; ++b) sums[a * dim + b] += x[a] * x[b];
-  }
-  for (double& s : sums) s /= static_cast<double>(n);
-  return sums;
-}
-
 }  // namespace
 
 size_t TransformFormat::row_bytes(size_t dim) const {
@@ -40,26 +26,6 @@ size_t TransformFormat::row_bytes(size_t dim) const {
 size_t TransformFormat::table_bytes(size_t dim, size_t coordinates) const {
   const size_t vector = kBasis.code_bytes(dim) + kBasis.side_bytes(dim);
   return 2 * dim + coordinates * (vector + sizeof(uint16_t) + 1);
-}
-
-std::vector<uint8_t> bits_by_variance(const std::vector<double>& variances, size_t total) {
-  const auto error = [](int bits) {
-    return bits == 0 ? 1.0 : normal_levels()[static_cast<size_t>(bits - 1)].error();
-  };
-  std::vector<uint8_t> bits(variances.size());
-  std::vector<double> gains(variances.size());
-  const auto set_gain = [&](size_t i) {
-    gains[i] = bits[i] < kMostLevelBits ? variances[i] * (error(bits[i]) - error(bits[i] + 1)) : 0;
-  };
-  for (size_t i = 0; i < bits.size(); ++i) set_gain(i);
-  for (; total > 0; --total) {
-    const auto best = std::max_element(gains.begin(), gains.end());  // the first of equal ones
-    if (best == gains.end() || !(*best > 0)) break;
-    const auto i = static_cast<size_t>(best - gains.begin());
-    ++bits[i];
-    set_gain(i);
-  }
-  return bits;
 }
 
 /// As rows are coded and read.
@@ -132,23 +98,13 @@ void TransformRows::learn() {
   const std::vector<float> rows = waiting_.take_all(mean_);
   std::vector<float> mean(dim_);
   kernels_->to_f32(mean.data(), mean_.data(), DType::kF16, dim_);
-  Eigen found = eigen_of(covariance(rows, mean), dim_);
-  // Directions that these rows lack may come with later ones: no variance is below 1e-6 of the
-  // largest, nor far below the mean, where all rows are alike and each direction is as good.
-  const double constant = std::inner_product(mean.begin(), mean.end(), mean.begin(), 0.0);
-  const double least = std::max({1e-6 * found.values[0], 1e-7 * constant, 1e-8});
-  for (double& v : found.values) v = std::max(v, least);
-  const auto bits = bits_by_variance(found.values, format_.code_bits(dim_));
-  const auto coded =
-      static_cast<size_t>(std::find(bits.begin(), bits.end(), uint8_t{0}) - bits.begin());
+  const TransformTables found = find_transform(rows, mean, format_.code_bits(dim_));
+  const size_t coded = found.bits.size();
   bits_.resize(coded);
-  std::copy_n(bits.begin(), coded, bits_.data());
-  const std::vector<float> vectors(found.vectors.begin(),
-                                   found.vectors.begin() + static_cast<ptrdiff_t>(coded * dim_));
-  basis_->append(vectors.data(), dim_, coded);
+  std::ranges::copy(found.bits, bits_.data());
+  basis_->append(found.vectors.data(), dim_, coded);
   deviations_.resize(coded);
-  for (size_t i = 0; i < coded; ++i)
-    deviations_[i] = f32_to_f16(std::min(65504.0f, static_cast<float>(std::sqrt(found.values[i]))));
+  kernels_->from_f32(deviations_.data(), found.deviations.data(), DType::kF16, coded);
   code(rows.data(), dim_, rows.size() / dim_);
 }
 

@@ -35,10 +35,6 @@ struct TransformFormat {
   static constexpr TokenFormat kBasis{8, false};
 };
 
-/// bits [n] <- up to 8 to each of numbers of these variances, `total` in all: each where it takes
-/// most of the squared error away.
-std::vector<uint8_t> bits_by_variance(const std::vector<double>& variances, size_t total);
-
 class TransformRows final : public CodedRows {
  public:
   TransformRows(const Context& context, const TransformFormat& format, const RowsRequest& request);

@@ -1,0 +1,27 @@
+#pragma once
+// The directions that kvtc finds of a head's first rows, and the bits that each gets, on every
+// device.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace pith {
+
+/// bits [n] <- up to 8 to each of numbers of these variances, `total` in all: each where it takes
+/// most of the squared error away.
+std::vector<uint8_t> bits_by_variance(const std::vector<double>& variances, size_t total);
+
+/// Of R coordinates, the largest variance first.
+struct TransformTables {
+  std::vector<uint8_t> bits;      // [R], none 0 and none more than the one before
+  std::vector<float> deviations;  // [R], within f16
+  std::vector<float> vectors;     // [R, D] of length 1
+};
+
+/// Of rows [n, D] around `mean` [D], of which the codes of one may have so many bits. Cost:
+/// n D^2 + 6 D^3 multiply-adds in f64.
+TransformTables find_transform(const std::vector<float>& rows, const std::vector<float>& mean,
+                               size_t code_bits);
+
+}  // namespace pith
