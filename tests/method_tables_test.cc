@@ -104,75 +104,98 @@ class Notes {
 
 Device device_of(const std::string& word) { return word == "cuda" ? Device::kCuda : Device::kCpu; }
 
+/// Lines of a table: names whose cells are equal share a line.
+class Lines {
+ public:
+  void add(const std::string& name, const std::string& cells) {
+    auto it = std::ranges::find(cells_, cells);
+    if (it == cells_.end()) it = cells_.insert(it, cells), names_.emplace_back();
+    auto& names = names_[static_cast<size_t>(it - cells_.begin())];
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  std::string text() const {
+    std::string out;
+    for (size_t i = 0; i < cells_.size(); ++i)
+      out += fmt::format("| {} |{}\n", fmt::join(names_[i], ", "), cells_[i]);
+    return out;
+  }
+
+ private:
+  std::vector<std::string> cells_;
+  std::vector<std::vector<std::string>> names_;
+};
+
 /// Every selector over every codec, where all of these head_dims agree.
 std::string pairs_table(Notes& notes, Device device, const std::vector<int>& dims) {
   std::string out = "| |", line = "|---|";
   for (const CodecRow& codec : codec_rows()) out += " " + codec.info.name + " |", line += "---|";
   out += "\n" + line + "\n";
+  Lines lines;
   for (const SelectorRow& selector : selector_rows()) {
-    out += "| " + selector.info.name + " |";
+    std::string cells;
     for (const CodecRow& codec : codec_rows()) {
       const auto why = why_not(selector, codec, device, dims.front());
       for (const int dim : dims)
         EXPECT_EQ(why_not(selector, codec, device, dim).empty(), why.empty())
             << selector.info.name << "+" << codec.info.name << " at " << dim;
-      out += " " + notes.cell(why) + " |";
+      cells += " " + notes.cell(why) + " |";
     }
-    out += "\n";
+    lines.add(selector.info.name, cells);
   }
-  return out;
+  return out + lines.text();
 }
 
 /// Sliding layers and protected rows: selectors over f16, codecs under exact.
 std::string features_table(Notes& notes) {
-  std::string out =
+  const std::string head =
       "| | sliding layers, CPU | sliding layers, GPU | protected rows, CPU | protected rows, GPU "
       "|\n"
       "|---|---|---|---|---|\n";
+  Lines lines;
   const auto line = [&](const std::string& name, const SelectorRow& selector,
                         const CodecRow& codec) {
-    out += "| " + name + " |";
+    std::string cells;
     for (const Feature feature : {Feature::kSliding, Feature::kProtect})
       for (const Device device : {Device::kCpu, Device::kCuda})
-        out += " " + notes.cell(why_not(selector, codec, device, 64, feature)) + " |";
-    out += "\n";
+        cells += " " + notes.cell(why_not(selector, codec, device, 64, feature)) + " |";
+    lines.add(name, cells);
   };
   for (const SelectorRow& selector : selector_rows())
     line(selector.info.name, selector, codec_row("f16"));
   for (const CodecRow& codec : codec_rows())
     line("exact+" + codec.info.name, selector_row("exact"), codec);
-  return out;
+  return head + lines.text();
 }
 
 std::string limits_table() {
-  std::string out = "| | parameter | the GPU takes |\n|---|---|---|\n";
+  Lines lines;
   for (const CodecRow& codec : codec_rows())
     for (const Limit& limit : limits_on_gpu(codec.info.name))
-      out += fmt::format("| {} | `{}` | {} |\n", codec.info.name, limit.parameter, limit.there);
+      lines.add(codec.info.name, fmt::format(" `{}` | {} |", limit.parameter, limit.there));
   const size_t halves = DeviceOffers::of(Device::kCuda).halves;
   for (const SelectorRow& selector : selector_rows()) {
     const CacheShape shape{1, 1, 1, 64, {}, 1000};
     const CohortPolicy policy =
         place_rule(pair_rule(selector, codec_row("f16"), 1000), {shape, 0, {0}, 0, Device::kCuda});
     if (policy.selector.needs.halves > 0)
-      out += fmt::format("| {} | rows halved at once | up to {} |\n", selector.info.name, halves);
+      lines.add(selector.info.name, fmt::format(" rows halved at once | up to {} |", halves));
   }
-  return out;
+  return "| | parameter | the GPU takes |\n|---|---|---|\n" + lines.text();
 }
 
 /// The needs of selectors, and the offers of keys and values of codecs on the GPU.
 std::string needs_table() {
-  std::string out = "| selector | needs |\n|---|---|\n";
+  Lines lines;
   const CacheShape shape{1, 1, 1, 64, {}, 1000};
   for (const SelectorRow& selector : selector_rows()) {
     const PolicyRule rule = pair_rule(selector, codec_row("f16"), 1000);
     const CohortPolicy policy = place_rule(rule, {shape, 0, {0}, 0, Device::kCuda});
-    out += fmt::format("| `{}` | {} |\n", to_string(rule.selector), policy.selector.needs.text());
+    lines.add("`" + to_string(rule.selector) + "`", " " + policy.selector.needs.text() + " |");
   }
-  return out;
+  return "| selector | needs |\n|---|---|\n" + lines.text();
 }
 std::string offers_table() {
-  std::string out = "| codec | side | what it offers |\n|---|---|---|\n";
+  Lines lines;
   for (const CodecRow& codec : codec_rows()) {
     if (!codec.on_gpu) continue;
     const MethodOptions options = codec.read({codec.info.name, {}});
@@ -181,11 +204,11 @@ std::string offers_table() {
     const auto behind_name = [](const std::string& text) {
       return text.substr(text.find(": ") + 2);
     };
-    if (k != v) out += fmt::format("| {} | keys | {} |\n", codec.info.name, behind_name(k));
-    out += fmt::format("| {} | {} | {} |\n", codec.info.name, k == v ? "both" : "values",
-                       behind_name(v));
+    const std::string& name = codec.info.name;
+    lines.add(k == v ? name : name + "'s keys", " " + behind_name(k) + " |");
+    if (k != v) lines.add(name + "'s values", " " + behind_name(v) + " |");
   }
-  return out;
+  return "| codec | what it offers |\n|---|---|\n" + lines.text();
 }
 
 std::string support_of(Notes& notes, const std::vector<std::string>& words) {
