@@ -172,6 +172,8 @@ TEST_F(CliHands, OllamasRunAnswersAMessage) {
   EXPECT_EQ(with({"run", "--chat", kModel}, "Where is the ship?\r\n"), answer) << "from a pipe";
   EXPECT_EQ(with({"chat", kModel}, "Where is the ship?\n"), answer);
   EXPECT_EQ(with({"run", "-m", kModel, "-cnv"}, "Where is the ship?\n"), answer);
+  EXPECT_EQ(with({"run", kModel, "Where is the ship?", "-cnv", "-st"}, ""), answer);
+  EXPECT_EQ(with({"chat", "-m", kModel, "Where", "-st", "is", "the ship?"}, ""), answer);
   EXPECT_EQ(with({"chat", kModel, "-st"}, "Where is the ship?\nAnd then?\n"), answer);
 
   const Result base = run({"run", kModel, "The ship lay at", "-t", "1", "--temp", "0", "-n", "6"});

@@ -60,24 +60,33 @@ bool is_talk(const CLI::App& run, const std::vector<std::string>& own) {
   return talks && words == 1;
 }
 
-/// `pith run MODEL TEXT`: the first word names the model, unless -m does.
-void name_model(const CLI::App& command, std::vector<std::string>& own) {
-  size_t word = 0;
+/// `pith run MODEL TEXT`: the first word names the model, unless -m does. Those behind it are the
+/// first message of `chat`; other commands take them as they are.
+void name_words(const CLI::App& command, std::vector<std::string>& own) {
+  const auto at = [&](size_t i) { return own.begin() + static_cast<ptrdiff_t>(i); };
+  std::vector<size_t> words;
   bool named = false;
   for_each_word(command, own, 1, [&](size_t i) {
-    if (!own[i].starts_with('-') && word == 0) word = i;
+    if (!own[i].starts_with('-')) words.push_back(i);
     named = named || own[i].starts_with("--model") || (own[i].starts_with("-m"));
   });
-  if (word > 0 && !named) own.insert(own.begin() + static_cast<ptrdiff_t>(word), "-m");
+  const size_t message = named ? 0 : 1;
+  if (command.get_name() == "chat" && words.size() > message) {
+    for (size_t w = words.size(); --w > message; own.erase(at(words[w])))
+      own[words[w - 1]] += " " + own[words[w]];
+    own.insert(at(words[message]), "-p");
+  }
+  if (!words.empty() && !named) own.insert(at(words[0]), "-m");
 }
 
 }  // namespace
 
 void translate_arguments(const CLI::App& root, std::vector<std::string>& arguments) {
   if (arguments.empty()) return;
-  for (const char* talk : {"-cnv", "--conversation"})
-    if (arguments[0] == "run" && std::ranges::find(arguments, talk) != arguments.end())
-      arguments[0] = "chat";
+  if (arguments[0] == "run" && std::erase_if(arguments, [](const std::string& a) {
+        return a == "-cnv" || a == "--conversation";
+      }) > 0)
+    arguments[0] = "chat";
   const CLI::App* command = find_command(root, arguments[0]);
   if (command == nullptr) return;
   std::vector<std::string> own{arguments[0]};
@@ -106,7 +115,7 @@ void translate_arguments(const CLI::App& root, std::vector<std::string>& argumen
     command = find_command(root, "chat");
   }
   for (const char* takes_a_name : {"run", "chat", "serve", "inspect"})
-    if (own[0] == takes_a_name) name_model(*command, own);
+    if (own[0] == takes_a_name) name_words(*command, own);
   arguments = std::move(own);
 }
 

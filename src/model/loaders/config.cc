@@ -233,9 +233,11 @@ ConfigFile read_config(const std::filesystem::path& folder) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
     throw Error(ErrorCode::kNotFound,
-                fmt::format("{} is not a folder; expected a Hugging Face model folder with "
-                            "config.json and *.safetensors",
-                            folder.string()));
+                fmt::format("{} {}; expected a Hugging Face model folder with config.json and "
+                            "*.safetensors, or a GGUF file",
+                            folder.string(),
+                            std::filesystem::exists(folder, ignored) ? "is not a folder"
+                                                                     : "does not exist"));
   }
   const auto path = folder / "config.json";
   const json object = read_json_file(path);

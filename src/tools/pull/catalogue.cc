@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "pith/error.h"
+#include "pith/nearest.h"
 
 namespace pith {
 namespace {
@@ -119,17 +120,41 @@ fs::path model_in(const fs::path& folder) {
                           fmt::join(names, ", ")));
 }
 
+/// A file or folder that a user put into the folder of models, by its name or without .gguf.
+std::optional<fs::path> stored_model(const std::string& name) {
+  std::error_code ignored;
+  for (const std::string& file : {name, name + ".gguf"})
+    if (const fs::path there = models_folder() / file; fs::exists(there, ignored))
+      return fs::is_directory(there, ignored) ? model_in(there) : there;
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse_name(const std::string& name) {
+  std::vector<std::string> names;
+  for (const KnownModel& known : known_models()) names.emplace_back(known.name);
+  const auto near = nearest_name(name, names);
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("there is no model '{}'{}: no file or folder here, none in {}, and not "
+                          "one that `pith pull` knows ({})",
+                          name, near ? fmt::format(" (did you mean '{}'?)", names[*near]) : "",
+                          models_folder().string(), fmt::join(names, ", ")));
+}
+
 }  // namespace
 
 fs::path resolve_model(const std::string& model) {
   std::error_code ignored;
-  const KnownModel* known = known_model(model);
   if (fs::is_directory(model, ignored)) return model_in(model);
-  if (known == nullptr || fs::exists(model, ignored)) return model;
-  if (auto file = pulled_file(*known)) return *std::move(file);
-  throw Error(ErrorCode::kNotFound,
-              fmt::format("{} is not in {}; `pith pull {}` fetches it ({} MiB)", model,
-                          models_folder().string(), model, known->bytes >> 20));
+  const bool path = model.empty() || model.find('/') != model.npos;
+  if (path || fs::exists(model, ignored)) return model;
+  if (const KnownModel* known = known_model(model)) {
+    if (auto file = pulled_file(*known)) return *std::move(file);
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("{} is not in {}; `pith pull {}` fetches it ({} MiB)", model,
+                            models_folder().string(), model, known->bytes >> 20));
+  }
+  if (auto stored = stored_model(model)) return *std::move(stored);
+  refuse_name(model);
 }
 
 }  // namespace pith

@@ -177,6 +177,23 @@ TEST(Catalogue, ResolvesNamesToFilesOfTheRightSize) {
   EXPECT_EQ(known_model("no such"), nullptr);
 }
 
+TEST(Catalogue, ResolvesNamesOfTheModelsFolder) {
+  const TemporaryFolder folder;
+  Variable models("PITH_MODELS", folder.path().string());
+  const fs::path own = folder.path() / "own-7b.gguf", inner = folder.path() / "split";
+  testing_files::write_file(own, "x");
+  fs::create_directory(inner);
+  testing_files::write_file(inner / "part.gguf", "x");
+  EXPECT_EQ(resolve_model("own-7b"), own);
+  EXPECT_EQ(resolve_model("own-7b.gguf"), own);
+  EXPECT_EQ(resolve_model("split"), inner / "part.gguf");
+  expect_error(ErrorCode::kNotFound,
+               {"no model 'gemma-3-270m'", "did you mean 'gemma3-270m'", folder.path().string()},
+               [] { resolve_model("gemma-3-270m"); });
+  expect_error(ErrorCode::kNotFound, {"no model 'absent.gguf'", "smollm2, "},
+               [] { resolve_model("absent.gguf"); });
+}
+
 TEST(Catalogue, AFolderOfOneModelIsThatModel) {
   const TemporaryFolder folder;
   const auto put = [&](const char* name) { testing_files::write_file(folder.path() / name, "x"); };
