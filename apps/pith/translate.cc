@@ -84,8 +84,8 @@ void name_words(const CLI::App& command, std::vector<std::string>& own) {
 void translate_arguments(const CLI::App& root, std::vector<std::string>& arguments) {
   if (arguments.empty()) return;
   if (arguments[0] == "run" && std::erase_if(arguments, [](const std::string& a) {
-        return a == "-cnv" || a == "--conversation";
-      }) > 0)
+                                 return a == "-cnv" || a == "--conversation";
+                               }) > 0)
     arguments[0] = "chat";
   const CLI::App* command = find_command(root, arguments[0]);
   if (command == nullptr) return;
