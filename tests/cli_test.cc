@@ -164,6 +164,26 @@ TEST_F(Cli, InspectSaysWhatAPolicyCosts) {
   EXPECT_FALSE(json::parse(run({"policies", "--json"}).out).empty());
 }
 
+TEST_F(Cli, InspectSizesAModelByItsConfigAlone) {
+  const fs::path config = folder_ / "config.json";
+  fs::copy_file(fs::path(kModel) / "config.json", config);
+  const auto sizes = [&](const std::string& model) {
+    const Result r =
+        run({"inspect", "-m", model, "-c", "4096", "--kv-policy", "exact+int4", "--json"});
+    EXPECT_EQ(r.status, 0) << r.err;
+    return json::parse(r.out);
+  };
+  const json whole = sizes(kModel), bare = sizes(config.string());
+  EXPECT_EQ(bare["parameters"], whole["parameters"]);
+  EXPECT_TRUE(bare["weight_bytes"].is_null());
+  ASSERT_EQ(bare["policy"]["costs"].size(), whole["policy"]["costs"].size());
+  EXPECT_EQ(bare["policy"]["costs"].back()["bytes"]["cache"],
+            whole["policy"]["costs"].back()["bytes"]["cache"]);
+  const Result text = run({"inspect", "-m", folder_.string(), "-c", "4096"});
+  EXPECT_NE(text.out.find("there are no weights here"), std::string::npos) << text.out;
+  EXPECT_NE(run({"inspect", "-m", config.string(), "--kv-policy", "exact+foo"}).status, 0);
+}
+
 TEST_F(Cli, TokenizeGoesThereAndBack) {
   const json j = json::parse(run({"tokenize", "-m", kModel, "-p", "The ship", "--json"}).out);
   const auto ids = j["ids"].get<std::vector<int>>();

@@ -10,11 +10,12 @@ declare -A commands=(
   [includes]="python3 tools/check_includes.py"
   [docs]="python3 tools/check_docs.py"
   [tree]="python3 tools/check_tree.py"
+  [claims]="python3 tools/check_claims.py"
   [format]="tools/check_format.sh"
   [lint]="tools/check_lint.sh"
 )
 checks=("$@")
-[ $# -gt 0 ] || checks=(includes docs tree format lint)
+[ $# -gt 0 ] || checks=(includes docs claims tree format lint)
 
 failed=0
 for check in "${checks[@]}"; do

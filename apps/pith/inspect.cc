@@ -51,8 +51,7 @@ std::string types_text(const Model& model) {
   return out;
 }
 
-Json config_json(const Model& model) {
-  const ModelConfig& c = model.config();
+Json config_json(const ModelConfig& c, const Model* model) {
   return {{"architecture", c.architecture},
           {"layers", c.layers},
           {"hidden", c.hidden},
@@ -69,8 +68,8 @@ Json config_json(const Model& model) {
           {"qkv_bias", c.qkv_bias},
           {"qk_norm", c.qk_norm},
           {"weights", to_string(c.weights)},
-          {"weight_types", bytes_by_type(model)},
-          {"weight_bytes", model.weight_bytes()},
+          {"weight_types", model != nullptr ? Json(bytes_by_type(*model)) : Json()},
+          {"weight_bytes", model != nullptr ? Json(model->weight_bytes()) : Json()},
           {"parameters", parameter_count(c)},
           {"bos", c.bos},
           {"eos", c.eos},
@@ -80,15 +79,17 @@ Json config_json(const Model& model) {
             {"bf16", c.bytes_per_token(DType::kBF16)}}}};
 }
 
-std::string config_text(const Model& model, const std::string& folder) {
-  const ModelConfig& c = model.config();
+std::string config_text(const ModelConfig& c, const Model* model, const std::string& folder) {
   std::string out = fmt::format("{}: {}\n", folder, c.architecture);
   const auto line = [&](const char* name, const std::string& value) {
     out += fmt::format("  {:<15} {}\n", name, value);
   };
-  line("parameters",
-       fmt::format("{} in {} ({})", human_count(parameter_count(c)),
-                   human_bytes(static_cast<double>(model.weight_bytes())), types_text(model)));
+  const std::string count = human_count(parameter_count(c));
+  line("parameters", model == nullptr
+                         ? count + "; there are no weights here"
+                         : fmt::format("{} in {} ({})", count,
+                                       human_bytes(static_cast<double>(model->weight_bytes())),
+                                       types_text(*model)));
   line("layers", fmt::format("{}, hidden {}, intermediate {}", c.layers, c.hidden, c.intermediate));
   line("attention", fmt::format("{} query heads, {} KV heads, head_dim {}", c.query_heads,
                                 c.kv_heads, c.head_dim));
@@ -126,8 +127,10 @@ struct Cost {
   size_t dense_bytes;  // of an uncompressed f16 cache
 };
 
-std::string cost_table(const std::vector<Cost>& costs) {
-  Table table({"tokens", "rows", "kept", "cache", "all memory", "bits", "f16 cache", "ratio"});
+/// Working memory is known where an engine was made.
+std::string cost_table(const std::vector<Cost>& costs, bool engine) {
+  Table table({"tokens", "rows", "kept", "cache", engine ? "all memory" : "with slack", "bits",
+               "f16 cache", "ratio"});
   for (const Cost& c : costs) {
     table.add({std::to_string(c.tokens), rows_per_head(c.ledger), share_kept(c.ledger),
                human_bytes(static_cast<double>(c.ledger.cache_bytes())),
@@ -140,6 +143,16 @@ std::string cost_table(const std::vector<Cost>& costs) {
   return table.text();
 }
 
+/// False for a folder with a config.json and nothing else to load: sizes follow from that alone.
+bool has_weights(const std::filesystem::path& model) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(model / "config.json", ignored)) return true;
+  const std::filesystem::directory_iterator files(model, ignored);
+  return std::any_of(begin(files), end(files), [](const auto& file) {
+    return file.path().string().find(".safetensors") != std::string::npos;
+  });
+}
+
 int inspect(const InspectOptions& o) {
   if (o.policies) return print_policies(o.engine.json);
   if (o.engine.model.empty()) {
@@ -147,16 +160,22 @@ int inspect(const InspectOptions& o) {
                 "nothing to inspect: name a model folder with -m, or give --policies");
   }
   const StandaloneOptions options = session_options(o.engine);
-  const auto model = load_model(o.engine, false);
-  Json json = config_json(*model);
-  std::string text = config_text(*model, o.engine.model);
+  const bool whole = has_weights(o.engine.model);
+  const auto model = whole ? load_model(o.engine, false) : nullptr;
+  const ModelConfig config = whole ? model->config() : read_model_config(o.engine.model);
+  Json json = config_json(config, model.get());
+  std::string text = config_text(config, model.get(), o.engine.model);
   // Built to say what the policy became, and to refuse what cannot be with the reason.
-  const Session session(model, options);
+  const auto session = whole ? std::make_unique<const Session>(model, options) : nullptr;
+  const size_t context = whole                 ? session->context()
+                         : options.context > 0 ? options.context
+                                               : static_cast<size_t>(config.context);
+  const std::string resolved = whole ? session->describe_policy() : "";
   std::vector<Cost> costs;
-  for (size_t tokens : lengths_to(session.context())) {
-    costs.push_back({tokens, estimate_ledger(model->config(), options, tokens),
-                     tokens * model->config().bytes_per_token(DType::kF16)});
-    costs.back().ledger.scratch += session.engine()->ledger().scratch;
+  for (size_t tokens : lengths_to(context)) {
+    costs.push_back({tokens, estimate_ledger(config, options, tokens),
+                     tokens * config.bytes_per_token(DType::kF16)});
+    if (whole) costs.back().ledger.scratch += session->engine()->ledger().scratch;
   }
   if (o.engine.json) {
     Json list = Json::array();
@@ -167,27 +186,25 @@ int inspect(const InspectOptions& o) {
       list.push_back(std::move(row));
     }
     json["policy"] = {{"text", options.policy.to_string()},
-                      {"resolved", session.describe_policy()},
-                      {"context", session.context()},
+                      {"resolved", whole ? Json(resolved) : Json()},
+                      {"context", context},
                       {"costs", list}};
     print_json(json);
     return 0;
   }
-  text += wrapped(fmt::format("\nPolicy {} at a context of {} tokens, by layers:",
-                              options.policy.to_string(), session.context()),
+  text += wrapped(fmt::format("\nPolicy {} at a context of {} tokens{}", options.policy.to_string(),
+                              context, whole ? ", by layers:" : ""),
                   2, terminal_width()) +
           "\n";
-  std::string resolved = session.describe_policy();
-  if (!resolved.ends_with('\n')) resolved += '\n';
   for (size_t at = 0; at < resolved.size();) {
-    const size_t end = resolved.find('\n', at);
+    const size_t end = std::min(resolved.find('\n', at), resolved.size());
     text += wrapped("  " + resolved.substr(at, end - at), 6, terminal_width()) + "\n";
     at = end + 1;
   }
   text +=
       "\nWhat it will hold at most (rows per KV head; bits per number of the "
       "uncompressed\ncache):\n";
-  write_out(text + cost_table(costs));
+  write_out(text + cost_table(costs, whole));
   return 0;
 }
 
@@ -209,6 +226,7 @@ void add_inspect(CLI::App& root, Action& action) {
       "Examples:\n"
       "  pith inspect -m models/demo\n"
       "  pith inspect -m models/demo --kv-policy 'uniform(budget=25%)' -c 8192\n"
+      "  pith inspect -m FOLDER_WITH_CONFIG_JSON -c 32768 --kv-policy exact+int4\n"
       "  pith inspect --policies\n");
   app->callback([o, &action] {
     action = [o] {

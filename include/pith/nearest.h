@@ -11,8 +11,9 @@
 
 namespace pith {
 
-/// The place of the name that is nearest to `word`: at most two bytes put in, left out or changed.
-/// The first of several; nothing if all are farther. Cost: the product of the lengths per name.
+/// The place of the name that is nearest to `word`: at most two bytes put in, left out or changed,
+/// and no more than half of the word's. The first of several; nothing if all are farther. Cost: the
+/// product of the lengths per name.
 std::optional<size_t> nearest_name(std::string_view word, std::span<const std::string> names);
 
 }  // namespace pith

@@ -42,9 +42,9 @@ std::optional<std::filesystem::path> pulled_file(const KnownModel& model);
 
 /// The file or folder that `-m` names: a path that exists, else a model of the catalogue, else a
 /// file or folder of models_folder() by its name, `.gguf` left out or not. A folder without
-/// config.json that holds one GGUF file stands for that file. Throws kNotFound for a model that is
-/// not pulled and for a name that is none of these, kInvalidArgument for a folder of several; text
-/// with a slash comes back as it is, for the loader to refuse.
+/// config.json that holds one GGUF file stands for that file, a config.json for its folder. Throws
+/// kNotFound for a model that is not pulled and for a name that is none of these, kInvalidArgument
+/// for a folder of several; text with a slash comes back as it is, for the loader to refuse.
 std::filesystem::path resolve_model(const std::string& model);
 
 /// How pull_model goes about it.

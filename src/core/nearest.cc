@@ -28,7 +28,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::optional<size_t> nearest_name(std::string_view word, std::span<const std::string> names) {
   std::optional<size_t> nearest;
-  size_t best = kFarthest + 1;
+  size_t best = std::min(kFarthest, word.size() / 2) + 1;
   for (size_t i = 0; i < names.size(); ++i)
     if (const size_t d = edit_distance(word, names[i]); d < best) best = d, nearest = i;
   return nearest;

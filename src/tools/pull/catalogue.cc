@@ -145,6 +145,8 @@ std::optional<fs::path> stored_model(const std::string& name) {
 fs::path resolve_model(const std::string& model) {
   std::error_code ignored;
   if (fs::is_directory(model, ignored)) return model_in(model);
+  if (const fs::path file = model; file.filename() == "config.json" && fs::exists(file, ignored))
+    return file.has_parent_path() ? file.parent_path() : fs::path(".");
   const bool path = model.empty() || model.find('/') != model.npos;
   if (path || fs::exists(model, ignored)) return model;
   if (const KnownModel* known = known_model(model)) {

@@ -208,6 +208,7 @@ TEST(Catalogue, AFolderOfOneModelIsThatModel) {
                [&] { resolve_model(there); });
   put("config.json");
   EXPECT_EQ(resolve_model(there), folder.path());
+  EXPECT_EQ(resolve_model(there + "/config.json"), folder.path());
 }
 
 TEST(Catalogue, FolderIsTheUsersCache) {
