@@ -16,8 +16,9 @@ cmake --install "$build" --prefix "$work/prefix" >"$work/log" || { cat "$work/lo
 awk -v to="$work/from_docs" '/^```cpp$/ { ++n; on = 1; next } /^```$/ { on = 0 } on { print > (to n ".cc") }' \
   "$repo/docs/embedding.md"
 # shellcheck disable=SC2016
-awk -v to="$work/from_docs.c" '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on { print > to }' "$repo/docs/embedding.md"
-[ -s "$work/from_docs.c" ] || fail "docs/embedding.md has no program in C"
+awk -v to="$work/from_docs" '/^```c$/ { ++n; on = 1; next } /^```$/ { on = 0 } on { print > (to n ".c") }' \
+  "$repo/docs/embedding.md"
+[ -s "$work/from_docs2.c" ] || fail "docs/embedding.md has not two programs in C"
 [ -s "$work/from_docs2.cc" ] || fail "docs/embedding.md has not two programs"
 
 # Builds the strangers' programs against the installation at $1 and runs them.
@@ -28,7 +29,7 @@ strangers() {
     cmake --build "$prefix.cpp" >>"$work/log" || { cat "$work/log"; exit 1; }
   cmake -S "$repo/tests/install/from_c_alone" -B "$prefix.c" "${quiet[@]}" >"$work/log" &&
     cmake --build "$prefix.c" >>"$work/log" || { cat "$work/log"; exit 1; }
-  for program in cpp/from_c cpp/from_cpp cpp/from_docs1 cpp/from_docs_c c/from_c; do
+  for program in cpp/from_c cpp/from_cpp cpp/from_docs1 cpp/from_docs_c1 cpp/from_docs_c2 c/from_c; do
     "$prefix.$program" "$model" || fail "$program of $prefix: status $?"
   done
   "$prefix.cpp/from_docs2" || fail "from_docs2 of $prefix: status $?"
@@ -61,7 +62,7 @@ strict() {
     g++ -std=c++20 "${flags[@]}" -xc++ -include "$header" /dev/null || fail "$header needs others before it"
   done
   echo 'typedef int not_empty;' >"$work/not_empty.c"  # as ISO C asks
-  for header in pith pith_layer version; do
+  for header in pith pith_chat pith_layer pith_prefix version; do
     cc -std=c11 "${flags[@]}" -include "$1/include/pith/$header.h" "$work/not_empty.c" || fail "$header.h is no C11"
   done
 }

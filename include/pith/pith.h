@@ -60,12 +60,12 @@ typedef struct pith_model pith_model;
 typedef struct pith_engine pith_engine;
 typedef struct pith_session pith_session;
 typedef struct pith_sampler pith_sampler;
+typedef struct pith_form pith_form; /* pith_chat.h */
 
 /* Called during long work with `done` of `total` units. Return 0 to continue. */
 typedef int (*pith_progress)(size_t done, size_t total, void* user);
 
-/* The library's version, e.g. "0.1.0"; version.h has the headers'. */
-const char* pith_version(void);
+const char* pith_version(void); /* of the library, e.g. "0.1.0"; version.h has the headers' */
 
 /* ---- Models: Hugging Face folders and GGUF files ---- */
 
@@ -206,13 +206,11 @@ const int32_t* pith_session_token_ids(const pith_session* session, size_t* count
 pith_status pith_session_describe(const pith_session* session, char* text, size_t capacity,
                                   size_t* written, pith_error* error);
 
-/* Bytes of a cache by purpose; see ledger.h. */
-typedef struct pith_ledger {
+typedef struct pith_ledger { /* bytes of a cache by purpose; see ledger.h */
   size_t size;
   size_t payload, metadata, shared, slack, staging, scratch, probe;
   uint64_t tokens, rows_seen, rows_kept;
-  double effective_bits; /* bits per number of an uncompressed cache */
-  double retained_bits;  /* bits per number of the rows held */
+  double effective_bits, retained_bits; /* per number of an uncompressed cache; of the rows held */
 } pith_ledger;
 
 pith_status pith_session_ledger(const pith_session* session, pith_ledger* ledger,
@@ -249,18 +247,16 @@ typedef struct pith_attention_error {
   double estimate, low, high;
 } pith_attention_error;
 
-/* Number of layers that the error probe watches; 0 without one. */
-size_t pith_session_probed_layers(const pith_session* session);
+size_t pith_session_probed_layers(const pith_session* session); /* 0 without an error probe */
 /* The estimate of the `index`th of these layers. */
 pith_status pith_session_attention_error(const pith_session* session, size_t index,
                                          pith_attention_error* estimate, pith_error* error);
 
 /* ---- Sampling ---- */
 
-/* Names and defaults are llama.cpp's; temperature 0 is greedy. */
-typedef struct pith_sampling_options {
+typedef struct pith_sampling_options { /* names and defaults are llama.cpp's */
   size_t size;
-  float temperature;
+  float temperature;  /* 0 = greedy */
   int32_t top_k;      /* 0 = off */
   float top_p, min_p; /* 1 and 0 = off */
   float repeat_penalty;
@@ -307,6 +303,8 @@ typedef struct pith_work {
   int32_t how;           /* a pith_append */
   int32_t next;          /* output: the token drawn, or -1 */
   size_t status;         /* output: a pith_status */
+  size_t slice;          /* under prompt=exact and once: most units of a prompt to read; 0: all */
+  int32_t goes_on;       /* output: not 0: the prompt is not read through; give the work again */
 } pith_work;
 
 /* Runs the works of one token in one pass, which reads the weights once; prompts follow. The other
@@ -343,7 +341,8 @@ typedef struct pith_generate_options {
   size_t append_last; /* not 0: append the last token too, unless it ended the text */
   pith_text_callback on_text;
   pith_progress on_prompt; /* while the prompt is read */
-  void* user;              /* for both */
+  void* user;              /* for both callbacks */
+  const pith_form* form;   /* the answer is held to it and ends with it; NULL: none */
 } pith_generate_options;
 
 void pith_generate_defaults(pith_generate_options* options, size_t size);
@@ -370,13 +369,13 @@ pith_status pith_generate(pith_session* session, const int32_t* prompt, size_t c
 pith_status pith_policy_text(const char* policy, const char* budget, char* text, size_t capacity,
                              size_t* written, pith_error* error);
 
-/* A selector or codec. Texts live as long as the library. */
-typedef struct pith_method {
+typedef struct pith_method { /* a selector or codec; texts live as long as the library */
   size_t size;
   const char *name, *summary, *source;
   const char* size_parameter; /* the parameter of a selector that a budget sets; "" if none */
   size_t parameters;          /* how many */
   int32_t is_selector, on_gpu;
+  int32_t needs_mass, needs_queries, needs_rope, weighted, ragged; /* selectors: MethodInfo's */
 } pith_method;
 
 typedef struct pith_parameter {

@@ -15,13 +15,16 @@ pith_status failed(pith_error* error, ErrorCode code, const char* message) noexc
   constexpr size_t kHead = offsetof(pith_error, message);
   if (!error || error->size <= kHead) return status;
   error->status = status;
-  const size_t room = std::min(error->size, sizeof(pith_error)) - kHead - 1;
-  size_t size = std::min(std::strlen(message), room);
-  if (message[size] != 0)  // cut off: not in the middle of a character
-    while (size > 0 && (message[size] & 0xC0) == 0x80) --size;
-  std::memcpy(error->message, message, size);
-  error->message[size] = 0;
+  copy_text(error->message, std::min(error->size, sizeof(pith_error)) - kHead, message);
   return status;
+}
+
+void copy_text(char* to, size_t room, const char* text) noexcept {
+  size_t size = std::min(std::strlen(text), room - 1);
+  if (text[size] != 0)  // cut off: not in the middle of a character
+    while (size > 0 && (text[size] & 0xC0) == 0x80) --size;
+  std::memcpy(to, text, size);
+  to[size] = 0;
 }
 
 void succeeded(pith_error* error) noexcept {
@@ -118,7 +121,7 @@ pith_status pith_model_load(const char* path, const pith_model_options* options,
     }
     auto loaded =
         pith::Model::load(&given(path, "the model's path"), o.check_finite != 0, progress);
-    *model = new pith_model{std::move(loaded)};
+    *model = new pith_model{std::move(loaded), path};
   });
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <span>
 #include <string>
@@ -18,6 +19,20 @@
 // NOLINTBEGIN(readability-identifier-naming): the names of pith.h.
 struct pith_model {
   std::shared_ptr<const pith::Model> model;
+  std::string path;
+
+  /// Of the model's tokens, for forms; made when it is first asked for.
+  std::shared_ptr<const pith::FormVocabulary> vocabulary() const {
+    std::call_once(
+        once, [&] { texts = std::make_shared<const pith::FormVocabulary>(model->tokenizer()); });
+    return texts;
+  }
+  mutable std::once_flag once = {};
+  mutable std::shared_ptr<const pith::FormVocabulary> texts = {};
+};
+
+struct pith_form {
+  std::shared_ptr<const pith::AnswerForm> form;
 };
 
 struct pith_engine {
@@ -38,6 +53,8 @@ namespace pith::c_api {
 /// Notes a failure where the program wants it; its status.
 pith_status failed(pith_error* error, ErrorCode code, const char* message) noexcept;
 void succeeded(pith_error* error) noexcept;
+/// As much of a text as there is room for, no part of a character, terminated.
+void copy_text(char* to, size_t room, const char* text) noexcept;
 
 /// Every function that can fail runs in here.
 template <class F>
@@ -63,6 +80,8 @@ T& given(T* pointer, const char* what) {
     throw Error(ErrorCode::kInvalidArgument, std::string(what) + " is NULL; pass a pointer to one");
   return *pointer;
 }
+
+inline std::string text_or_none(const char* text) { return text ? text : ""; }
 
 template <class T>
 std::span<const T> span_of(const T* first, size_t count, const char* what) {
@@ -149,6 +168,8 @@ class Structs {
 int one_of(int32_t value, int count, const char* what);
 
 SessionOptions options_of(const pith_session_options* given);
+/// Without its callbacks.
+GenerateOptions options_of(const pith_generate_options* given);
 Device device_of(int32_t device);
 pith_ledger ledger_of(const Ledger& ledger);
 /// Tokens [count][2]: first, one past the last.

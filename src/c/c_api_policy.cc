@@ -67,7 +67,12 @@ pith_status pith_method_get(size_t index, pith_method* method, pith_error* error
            .size_parameter = m.size_parameter.c_str(),
            .parameters = m.parameters.size(),
            .is_selector = m.is_selector,
-           .on_gpu = m.on_gpu},
+           .on_gpu = m.on_gpu,
+           .needs_mass = m.needs_mass,
+           .needs_queries = m.needs_queries,
+           .needs_rope = m.needs_rope,
+           .weighted = m.weighted,
+           .ragged = m.ragged},
           "the place for the method");
   });
 }

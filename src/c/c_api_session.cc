@@ -69,7 +69,7 @@ pith_generate_options generate_defaults() {
   return o;
 }
 
-GenerateOptions options_of(const pith_generate_options& o) {
+GenerateOptions generate_options(const pith_generate_options& o) {
   GenerateOptions options;
   options.sampling = options_of(o.sampling);
   options.max_tokens = o.max_tokens;
@@ -79,6 +79,7 @@ GenerateOptions options_of(const pith_generate_options& o) {
   options.ends.assign(ends.begin(), ends.end());
   options.ignore_eos = o.ignore_eos != 0;
   options.append_last = o.append_last != 0;
+  if (o.form) options.form = o.form->form;
   return options;
 }
 
@@ -92,6 +93,7 @@ Work work_of(const pith_work* from) {
   work.append = static_cast<Append>(one_of(w.how, 4, "how tokens come:"));
   work.logits = w.logits;
   work.sampler = w.sampler ? &w.sampler->sampler : nullptr;
+  work.slice = w.slice;
   return work;
 }
 
@@ -99,6 +101,7 @@ Work work_of(const pith_work* from) {
 void tell(pith_work* to, const Work& work) {
   pith_work w = read(to, {}, "a work");
   w.next = work.next;
+  w.goes_on = work.goes_on;
   w.status = PITH_OK;
   if (work.failure) w.status = failed(w.error, work.failure->code(), work.failure->what());
   if (!work.failure) succeeded(w.error);
@@ -106,6 +109,10 @@ void tell(pith_work* to, const Work& work) {
 }
 
 }  // namespace
+
+GenerateOptions options_of(const pith_generate_options* from) {
+  return generate_options(read(from, generate_defaults(), "the options of generation"));
+}
 
 std::vector<TokenRange> ranges_of(const int64_t* pairs, size_t count) {
   if (count > 0) given(pairs, "the list of protected tokens");
@@ -366,7 +373,7 @@ pith_status pith_generate(pith_session* session, const int32_t* prompt, size_t c
     const pith_generate_options o = read(options, generate_defaults(), "the options of generation");
     if (result) check_size(result->size, "the place for the result");
     std::atomic<bool> cancel = false;
-    pith::GenerateOptions chosen = options_of(o);
+    pith::GenerateOptions chosen = generate_options(o);
     chosen.cancel = &cancel;
     const auto on_text = [&](std::string_view text) {
       if (o.on_text && o.on_text(text.data(), text.size(), o.user) != 0) cancel = true;
