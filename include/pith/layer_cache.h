@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,12 +26,15 @@ namespace pith {
 /// Options of a Compute: threads, kernels and one account of memory, shared by any number of
 /// layers. Several threads may call; a layer belongs to one thread at a time.
 struct ComputeOptions {
-  /// The device of tensors and caches, without fallback. kCuda: the current CUDA device of the
-  /// thread that constructs it; threads that call must have the same.
+  /// The device of tensors and caches, without fallback. kCuda: the CUDA device that is current in
+  /// the thread that constructs it, whichever is current where it is called.
   Device device = Device::kCpu;
   int threads = 0;          ///< 0 = all cores; on the GPU only the error probe uses them
   size_t memory_limit = 0;  ///< most bytes of all layers together; 0 = no limit
   std::string isa = {};     ///< CPU: as EngineOptions::isa
+  /// GPU: called where the card refuses memory, in the thread of the call, to free what others of
+  /// the process hold and do not use; true: ask once more. It must not call the Compute.
+  std::function<bool()> make_room = {};
 };
 
 struct LayerStep;

@@ -2,9 +2,27 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cuda/make_room.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
+namespace {
+
+thread_local const std::function<bool()>* room_maker = nullptr;
+
+/// Leaves no failure behind that the next, innocent call would report.
+cudaError_t allocate_memory(void** data, size_t bytes, cudaStream_t stream) {
+  const cudaError_t status = cudaMallocAsync(data, bytes, stream);
+  if (status != cudaSuccess) cudaGetLastError();
+  return status;
+}
+
+}  // namespace
+
+MakesRoom::MakesRoom(const std::function<bool()>& free_more) : before_(room_maker) {
+  room_maker = free_more ? &free_more : nullptr;
+}
+MakesRoom::~MakesRoom() { room_maker = before_; }
 
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
@@ -53,9 +71,10 @@ void DeviceBuffer::allocate(size_t bytes, cudaStream_t stream) {
   release();
   if (bytes == 0) return;
   counter_->add(kind_, bytes);
-  const cudaError_t status = cudaMallocAsync(&data_, bytes, stream);
+  cudaError_t status = allocate_memory(&data_, bytes, stream);
+  if (status == cudaErrorMemoryAllocation && room_maker && (*room_maker)())
+    status = allocate_memory(&data_, bytes, stream);
   if (status != cudaSuccess) {
-    cudaGetLastError();
     data_ = nullptr;
     counter_->sub(kind_, bytes);
     size_t free = 0, all = 0;

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "cache/cuda/device_cache.h"
+#include "kernels/cuda/make_room.h"
 #include "kernels/cuda/streams.h"
 #include "kernels/cuda/strided.h"
 #include "kernels/cuda/upload_ring.h"
@@ -35,15 +36,19 @@ struct ShapeSpace {
   cuda::DeviceArray<float> answers;  // [T, H, D]
 };
 
+int current_device() {
+  int device = 0;
+  cuda::check(cudaGetDevice(&device), "the current device");
+  return device;
+}
+
 /// What all layers have in common.
 struct Shared {
   explicit Shared(const ComputeOptions& o)
-      : threads(o.threads), memory(o.memory_limit), device(current_device()) {}
-  static int current_device() {
-    int device = 0;
-    cuda::check(cudaGetDevice(&device), "the current device");
-    return device;
-  }
+      : threads(o.threads),
+        make_room(o.make_room),
+        memory(o.memory_limit),
+        device(current_device()) {}
   ShapeSpace& space(const LayerCacheOptions& o) {
     auto& space = spaces[{o.query_heads, o.kv_heads, o.head_dim}];
     if (!space) {
@@ -54,6 +59,7 @@ struct Shared {
   }
 
   int threads;
+  std::function<bool()> make_room;
   cuda::UploadRing uploads;  // outlives what the stream does
   cuda::OwnStream stream;
   std::recursive_mutex turn;  // of whoever gives the stream work or takes what is lent
@@ -63,12 +69,33 @@ struct Shared {
   std::map<std::tuple<int, int, int>, std::unique_ptr<ShapeSpace>> spaces;
 };
 
+/// Has the turn; our GPU is current meanwhile.
+class Turn {
+ public:
+  explicit Turn(Shared& shared)
+      : turn_(shared.turn),
+        before_(current_device()),
+        ours_(shared.device),
+        room_(shared.make_room) {
+    if (before_ != ours_) cuda::check(cudaSetDevice(ours_), "the cache's device");
+  }
+  ~Turn() {
+    if (before_ != ours_) cudaSetDevice(before_);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  std::lock_guard<std::recursive_mutex> turn_;
+  int before_, ours_;
+  cuda::MakesRoom room_;
+};
+
 /// Has the turn. Between begin and end our stream does what the caller's waits for, also where a
 /// call fails in between: what it is given may be read until then.
 class Call {
  public:
-  Call(Shared& shared, cudaStream_t callers)
-      : shared_(shared), turn_(shared.turn), callers_(callers) {
+  Call(Shared& shared, cudaStream_t callers) : shared_(shared), turn_(shared), callers_(callers) {
     shared_.order.begin(shared_.stream.stream, callers_);
   }
   ~Call() {
@@ -86,7 +113,7 @@ class Call {
 
  private:
   Shared& shared_;
-  std::lock_guard<std::recursive_mutex> turn_;
+  Turn turn_;
   cudaStream_t callers_;
   bool ended_ = false;
 };
@@ -111,12 +138,12 @@ class CudaLayer final : public LayerBackend {
         callers_(o.callers_),
         cache_(o.cache_->clone()) {}
   ~CudaLayer() override {
-    const std::lock_guard turn(shared_.turn);
+    const Turn turn(shared_);
     cache_.reset();
   }
 
   std::unique_ptr<LayerBackend> clone() const override {
-    const std::lock_guard turn(shared_.turn);
+    const Turn turn(shared_);
     return std::make_unique<CudaLayer>(*this);
   }
 
@@ -164,36 +191,36 @@ class CudaLayer final : public LayerBackend {
   }
 
   void end_prompt() override {
-    const std::lock_guard turn(shared_.turn);
+    const Turn turn(shared_);
     cache_->end_prefill();
   }
   void protect(std::span<const TokenRange> ranges) override {
-    const std::lock_guard turn(shared_.turn);
+    const Turn turn(shared_);
     cache_->protect(ranges);
   }
   void use_stream(void* stream) override { callers_ = static_cast<cudaStream_t>(stream); }
 
   size_t tokens() const override {
-    const std::lock_guard turn(shared_.turn);
+    const Turn turn(shared_);
     return cache_->tokens();
   }
   HeadRows rows(int head) const override {
-    const std::lock_guard turn(shared_.turn);
+    const Turn turn(shared_);
     return cache_->rows(site_.layer, head);
   }
   Ledger ledger() const override {
-    const std::lock_guard turn(shared_.turn);
+    const Turn turn(shared_);
     return cache_->ledger();
   }
   std::string describe() const override { return cache_->describe(); }
   std::optional<AttentionError> attention_error() const override {
-    const std::lock_guard turn(shared_.turn);
+    const Turn turn(shared_);
     const auto all = cache_->attention_errors();
     return all.empty() ? std::nullopt : std::optional(all.front());
   }
   std::vector<TokenRange> protected_tokens() const override { return cache_->protected_tokens(); }
   void archive(Archive& a) override {
-    const std::lock_guard turn(shared_.turn);
+    const Turn turn(shared_);
     cache_->archive(a);
     cache_->archive_layer(site_.layer, a);
   }
@@ -208,11 +235,6 @@ class CudaLayer final : public LayerBackend {
 
   /// A host's address in a kernel would end the process's use of the GPU.
   void check_places(std::initializer_list<Place> places) const {
-    if (const int now = Shared::current_device(); now != shared_.device)
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("a layer's cache on GPU {} was called while GPU {} is current; "
-                              "cudaSetDevice({}) first",
-                              shared_.device, now, shared_.device));
     for (const Place& place : places) {
       cudaPointerAttributes about{};
       cuda::check(cudaPointerGetAttributes(&about, place.data), place.name);
@@ -313,7 +335,7 @@ class CudaCompute final : public ComputeBackend {
  public:
   explicit CudaCompute(const ComputeOptions& o) : shared_(o) {}
   std::unique_ptr<LayerBackend> make_layer(const LayerCacheOptions& o) override {
-    const std::lock_guard turn(shared_.turn);
+    const Turn turn(shared_);
     return std::make_unique<CudaLayer>(shared_, o);
   }
   size_t bytes_in_use() const override { return shared_.memory.total(); }

@@ -1,5 +1,5 @@
 #pragma once
-// Counts of the host's requests to the emulated card, for tests.
+// Counts of the host's requests to the emulated card, and its refusals, for tests.
 
 #include <cstddef>
 
@@ -16,5 +16,7 @@ struct Asked {
   bool operator==(const Asked&) const = default;
 };
 Asked asked();
+/// The next so many allocations on the device find no memory.
+void refuse_memory(size_t times);
 
 }  // namespace emulated

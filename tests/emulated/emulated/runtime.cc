@@ -49,6 +49,7 @@ struct Card {
   std::vector<cudaStream_t> streams{&first};
   std::map<const std::byte*, size_t> device, pinned;  // first byte, bytes
   size_t used = 0;
+  size_t refusals = 0;  // to come
   Asked asked;
 };
 Card& card() {
@@ -117,6 +118,10 @@ Asked asked() {
   const Turn turn(card().turn);
   return card().asked;
 }
+void refuse_memory(size_t times) {
+  const Turn turn(card().turn);
+  card().refusals = times;
+}
 
 void enqueue(cudaStream_t stream, Work work) {
   const Turn turn(card().turn);
@@ -152,6 +157,10 @@ extern "C" {
 cudaError_t cudaMallocAsync(void** to, size_t bytes, cudaStream_t) {
   const Turn turn(card().turn);
   *to = nullptr;
+  if (card().refusals > 0) {
+    --card().refusals;
+    return cudaErrorMemoryAllocation;
+  }
   if (bytes > emulated::kAllMemory - card().used) return cudaErrorMemoryAllocation;
   std::byte* memory = emulated::allocate(bytes);
   if (!memory) return cudaErrorMemoryAllocation;
