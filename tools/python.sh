@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes a Python environment with the package of this checkout and what its tests need:
 #   tools/python.sh FOLDER      (make python and the test python_test: build/python)
+# With PITH_CUDA=ON in the environment (make python PITH_CUDA=ON) it is built with CUDA.
 # Exit codes: 0 ready, 1 the package does not build, 77 no environment can be had here.
 set -euo pipefail
 folder=${1:?usage: tools/python.sh FOLDER}
@@ -23,4 +24,4 @@ wanted=('scikit-build-core>=1.1' 'nanobind>=3.1,<4' 'numpy>=1.26' 'matplotlib>=3
 # The compiler by the name that CMake gives it elsewhere: ccache takes another for another compiler.
 export CMAKE_GENERATOR=Ninja CC=${CC:-$(command -v cc)} CXX=${CXX:-$(command -v c++)}
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-2}
-"${pip[@]}" install --no-build-isolation --no-deps .
+"${pip[@]}" install --no-build-isolation --no-deps . ${PITH_CUDA:+-C "cmake.define.PITH_CUDA=$PITH_CUDA"}

@@ -1,5 +1,8 @@
-// The compressed cache of one attention layer over arrays of the caller: numpy's, or CPU tensors of
-// whatever speaks DLPack.
+// The compressed cache of one attention layer over arrays of the caller: numpy's, or tensors of
+// whatever speaks DLPack, on the CPU or the GPU.
+//
+// Calls that a layer on the GPU may wait in do so without the interpreter's lock: another thread's
+// call may need it to ask for room on the card.
 
 #include <algorithm>
 #include <cstring>
@@ -10,8 +13,8 @@
 namespace pith::python {
 namespace {
 
-using Tensor = nb::ndarray<nb::ro, nb::ndim<3>, nb::device::cpu>;
-using Written = nb::ndarray<nb::ndim<3>, nb::device::cpu>;
+using Tensor = nb::ndarray<nb::ro>;
+using Written = nb::ndarray<>;
 
 DType dtype_of(nb::dlpack::dtype type, const char* name) {
   const auto code = static_cast<nb::dlpack::dtype_code>(type.code);
@@ -21,18 +24,47 @@ DType dtype_of(nb::dlpack::dtype type, const char* name) {
   throw nb::type_error((std::string(name) + ": float32, float16 or bfloat16 is needed").c_str());
 }
 
+bool on_gpu(int device_type) {
+  return device_type == nb::device::cuda::value || device_type == nb::device::cuda_managed::value;
+}
+
+/// [tokens, heads, head_dim] in memory of the device.
+struct Wanted {
+  size_t tokens = 0;
+  int heads = 0, head_dim = 0;
+  Device device = Device::kCpu;
+};
+
+std::string shape_of(const Tensor& a) {
+  std::string text;
+  for (size_t i = 0; i < a.ndim(); ++i) text += (i ? ", " : "") + std::to_string(a.shape(i));
+  return "[" + text + "]";
+}
+
+/// The last three dimensions: of a batch those of its first sequence.
 template <class View, class Array>
-View view_of(Array& a, const char* name, size_t tokens, int heads, int head_dim) {
-  if (a.shape(0) != tokens || a.shape(1) != static_cast<size_t>(heads) ||
-      a.shape(2) != static_cast<size_t>(head_dim) || (a.shape(2) > 1 && a.stride(2) != 1))
+View view_of(Array& a, const char* name, const Wanted& w, size_t batch = 0) {
+  const size_t at = batch ? 1 : 0;
+  if (a.ndim() != at + 3 || (batch && a.shape(0) != batch) || a.shape(at) != w.tokens ||
+      a.shape(at + 1) != static_cast<size_t>(w.heads) ||
+      a.shape(at + 2) != static_cast<size_t>(w.head_dim) ||
+      (a.shape(at + 2) > 1 && a.stride(at + 2) != 1))
     throw Error(ErrorCode::kInvalidArgument,
-                std::string(name) + ": [tokens, heads, head_dim] = [" + std::to_string(tokens) +
-                    ", " + std::to_string(heads) + ", " + std::to_string(head_dim) +
-                    "] is needed, with the numbers of a row adjacent; it is [" +
-                    std::to_string(a.shape(0)) + ", " + std::to_string(a.shape(1)) + ", " +
-                    std::to_string(a.shape(2)) + "]");
-  return {a.data(), dtype_of(a.dtype(), name), static_cast<ptrdiff_t>(a.stride(0)),
-          static_cast<ptrdiff_t>(a.stride(1))};
+                std::string(name) + ": [" + (batch ? std::to_string(batch) + " sequences, " : "") +
+                    "tokens, heads, head_dim] = [" + (batch ? std::to_string(batch) + ", " : "") +
+                    std::to_string(w.tokens) + ", " + std::to_string(w.heads) + ", " +
+                    std::to_string(w.head_dim) +
+                    "] is needed, with the numbers of a row adjacent; it is " +
+                    shape_of(Tensor(a)));
+  const int type = a.device_type();
+  if (w.device == Device::kCuda ? !on_gpu(type) : type != nb::device::cpu::value)
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name) + ": the cache is on the " +
+                    (w.device == Device::kCuda ? "GPU" : "CPU") +
+                    ", and this array is not; move it, or make the cache with Compute(device=\"" +
+                    (w.device == Device::kCuda ? "cpu" : "cuda") + "\")");
+  return {a.data(), dtype_of(a.dtype(), name), static_cast<ptrdiff_t>(a.stride(at)),
+          static_cast<ptrdiff_t>(a.stride(at + 1))};
 }
 
 /// A cache is one thread's at a time.
@@ -42,6 +74,11 @@ class LayerObject {
       : compute(std::move(c)), options(std::move(o)), cache(compute, options) {}
   LayerObject(const LayerObject& from, LayerCache c)
       : compute(from.compute), options(from.options), cache(std::move(c)) {}
+  ~LayerObject() {
+    unlocked([this] { const LayerCache gone = std::move(cache); });
+  }
+  LayerObject(const LayerObject&) = delete;
+  LayerObject& operator=(const LayerObject&) = delete;
 
   /// Holds the cache while it lives.
   class Entered {
@@ -63,13 +100,15 @@ class LayerObject {
   };
 
   template <class Work>
-  void run(Work&& work) {
+  auto run(Work&& work) {
     const Entered entered(*this);
-    unlocked([&] { work(); });
+    return unlocked([&] { return work(); });
   }
-  LayerCache& asked() {
-    if (busy_) raise_busy("another thread is in this cache; clone() makes another");
-    return cache;
+  Wanted queries(size_t tokens) const {
+    return {tokens, options.query_heads, options.head_dim, compute->device()};
+  }
+  Wanted keys(size_t tokens) const {
+    return {tokens, options.kv_heads, options.head_dim, compute->device()};
   }
 
   std::shared_ptr<Compute> compute;
@@ -83,23 +122,32 @@ class LayerObject {
 /// `out`, or a new float32 array of the queries' shape.
 nb::object output_for(const Tensor& q, nb::object out) {
   if (!out.is_none()) return out;
-  const size_t numbers = q.shape(0) * q.shape(1) * q.shape(2);
-  auto* held = new std::vector<float>(numbers);
+  if (on_gpu(q.device_type()))
+    throw Error(ErrorCode::kInvalidArgument,
+                "out is needed on the GPU: a tensor there of the queries' shape");
+  std::vector<size_t> shape;
+  for (size_t i = 0; i < q.ndim(); ++i) shape.push_back(q.shape(i));
+  auto* held = new std::vector<float>(q.size());
   nb::capsule owner(held, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
-  return nb::cast(
-      Array<float, nb::ndim<3>>(held->data(), {q.shape(0), q.shape(1), q.shape(2)}, owner));
+  return nb::cast(Array<float>(held->data(), shape.size(), shape.data(), owner));
+}
+
+size_t tokens_of(const Tensor& x, const char* name, size_t at = 0) {
+  if (x.ndim() == at + 3) return x.shape(at);
+  throw Error(ErrorCode::kInvalidArgument, std::string(name) + ": " + (at ? "[sequences, " : "[") +
+                                               "tokens, heads, head_dim] is needed; it is " +
+                                               shape_of(x));
 }
 
 LayerStep step_of(LayerObject& l, const nb::object& out, const Tensor& q, const Tensor& k,
                   const Tensor& v) {
-  const size_t tokens = q.shape(0);
-  const LayerCacheOptions& o = l.options;
+  const size_t tokens = tokens_of(q, "q");
   auto written = nb::cast<Written>(out);
   return {&l.cache,
-          view_of<RowsOut>(written, "out", tokens, o.query_heads, o.head_dim),
-          view_of<RowsView>(q, "q", tokens, o.query_heads, o.head_dim),
-          view_of<RowsView>(k, "k", tokens, o.kv_heads, o.head_dim),
-          view_of<RowsView>(v, "v", tokens, o.kv_heads, o.head_dim),
+          view_of<RowsOut>(written, "out", l.queries(tokens)),
+          view_of<RowsView>(q, "q", l.queries(tokens)),
+          view_of<RowsView>(k, "k", l.keys(tokens)),
+          view_of<RowsView>(v, "v", l.keys(tokens)),
           tokens};
 }
 
@@ -111,10 +159,33 @@ nb::object step(LayerObject& l, const Tensor& q, const Tensor& k, const Tensor& 
   return out;
 }
 
-std::vector<nb::object> step_all(Compute& compute, const std::vector<LayerObject*>& caches,
+using Caches = std::vector<LayerObject*>;
+
+void check_caches(const Caches& caches) {
+  if (std::ranges::find(caches, nullptr) != caches.end())
+    throw Error(ErrorCode::kInvalidArgument, "caches holds None; a LayerCache is needed");
+}
+
+/// Runs them; `stream` as LayerCache.use_stream's.
+void run_all(Compute& compute, const Caches& caches, const std::vector<LayerStep>& steps,
+             std::optional<uintptr_t> stream) {
+  std::vector<LayerObject::Entered> entered;
+  // One that is named twice is in use by nobody else: the step refuses it and says so.
+  Caches once = caches;
+  std::ranges::sort(once);
+  once.erase(std::unique(once.begin(), once.end()), once.end());
+  for (LayerObject* cache : once) {
+    entered.emplace_back(*cache);
+    if (stream) cache->cache.use_stream(reinterpret_cast<void*>(*stream));
+  }
+  unlocked([&] { compute.step(steps); });
+}
+
+std::vector<nb::object> step_all(Compute& compute, const Caches& caches,
                                  const std::vector<Tensor>& q, const std::vector<Tensor>& k,
                                  const std::vector<Tensor>& v,
-                                 std::optional<std::vector<nb::object>> given) {
+                                 std::optional<std::vector<nb::object>> given,
+                                 std::optional<uintptr_t> stream) {
   const size_t count = caches.size();
   std::vector<nb::object> out =
       given ? std::move(*given) : std::vector<nb::object>(count, nb::none());
@@ -124,37 +195,58 @@ std::vector<nb::object> step_all(Compute& compute, const std::vector<LayerObject
                     std::to_string(count) + ", " + std::to_string(q.size()) + ", " +
                     std::to_string(k.size()) + ", " + std::to_string(v.size()) + " and " +
                     std::to_string(out.size()));
+  check_caches(caches);
   std::vector<LayerStep> steps;
   for (size_t i = 0; i < count; ++i) {
-    if (caches[i] == nullptr)
-      throw Error(ErrorCode::kInvalidArgument, "caches holds None; a LayerCache is needed");
     out[i] = output_for(q[i], out[i]);
     steps.push_back(step_of(*caches[i], out[i], q[i], k[i], v[i]));
   }
-  std::vector<LayerObject::Entered> entered;
-  // One that is named twice is in use by nobody else: the step refuses it and says so.
-  std::vector<LayerObject*> once = caches;
-  std::ranges::sort(once);
-  once.erase(std::unique(once.begin(), once.end()), once.end());
-  for (LayerObject* cache : once) entered.emplace_back(*cache);
-  unlocked([&] { compute.step(steps); });
+  run_all(compute, caches, steps, stream);
+  return out;
+}
+
+/// Where sequence `b` of a batch lies, of which `view` is the first.
+template <class View, class Array>
+View of_sequence(View view, const Array& batch, size_t b) {
+  const ptrdiff_t bytes =
+      static_cast<ptrdiff_t>(b) * batch.stride(0) * static_cast<ptrdiff_t>(batch.itemsize());
+  view.data = const_cast<std::byte*>(static_cast<const std::byte*>(view.data)) + bytes;
+  return view;
+}
+
+nb::object step_batch(Compute& compute, const Caches& caches, const Tensor& q, const Tensor& k,
+                      const Tensor& v, nb::object given, std::optional<uintptr_t> stream) {
+  check_caches(caches);
+  const size_t tokens = tokens_of(q, "q", 1), batch = caches.size();
+  nb::object out = output_for(q, std::move(given));
+  auto written = nb::cast<Written>(out);
+  std::vector<LayerStep> steps;
+  for (size_t b = 0; b < batch; ++b) {
+    LayerObject& l = *caches[b];
+    const Wanted queries = l.queries(tokens), keys = l.keys(tokens);
+    steps.push_back({&l.cache,
+                     of_sequence(view_of<RowsOut>(written, "out", queries, batch), written, b),
+                     of_sequence(view_of<RowsView>(q, "q", queries, batch), q, b),
+                     of_sequence(view_of<RowsView>(k, "k", keys, batch), k, b),
+                     of_sequence(view_of<RowsView>(v, "v", keys, batch), v, b), tokens});
+  }
+  run_all(compute, caches, steps, stream);
   return out;
 }
 
 void append(LayerObject& l, const Tensor& k, const Tensor& v) {
-  const size_t tokens = k.shape(0);
-  const auto k_view = view_of<RowsView>(k, "k", tokens, l.options.kv_heads, l.options.head_dim);
-  const auto v_view = view_of<RowsView>(v, "v", tokens, l.options.kv_heads, l.options.head_dim);
+  const size_t tokens = tokens_of(k, "k");
+  const auto k_view = view_of<RowsView>(k, "k", l.keys(tokens));
+  const auto v_view = view_of<RowsView>(v, "v", l.keys(tokens));
   l.run([&] { l.cache.append(k_view, v_view, tokens); });
 }
 
 nb::object attend(LayerObject& l, const Tensor& q, nb::object given) {
-  const size_t tokens = q.shape(0);
+  const size_t tokens = tokens_of(q, "q");
   nb::object out = output_for(q, std::move(given));
   auto written = nb::cast<Written>(out);
-  const auto q_view = view_of<RowsView>(q, "q", tokens, l.options.query_heads, l.options.head_dim);
-  const auto out_view =
-      view_of<RowsOut>(written, "out", tokens, l.options.query_heads, l.options.head_dim);
+  const auto q_view = view_of<RowsView>(q, "q", l.queries(tokens));
+  const auto out_view = view_of<RowsOut>(written, "out", l.queries(tokens));
   l.run([&] { l.cache.attend(out_view, q_view, tokens); });
   return out;
 }
@@ -173,27 +265,61 @@ nb::tuple read_rows(LayerObject& l, int head) {
 }
 
 nb::bytes saved(LayerObject& l) {
-  const auto bytes = l.asked().save();
+  const auto bytes = l.run([&] { return l.cache.save(); });
   return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
 void restore(LayerObject& l, const nb::bytes& state) {
   const std::span<const std::byte> bytes(static_cast<const std::byte*>(state.data()), state.size());
-  l.asked();
-  l.cache = LayerCache::restore(l.compute, l.options, bytes);
+  l.run([&] { l.cache = LayerCache::restore(l.compute, l.options, bytes); });
+}
+
+/// ComputeOptions::make_room by a function of Python's; what it raises is reported, and no room.
+std::function<bool()> asks(nb::object function) {
+  if (function.is_none()) return {};
+  const auto drop = [](nb::object* held) {
+    const nb::gil_scoped_acquire lock;
+    delete held;
+  };
+  const std::shared_ptr<nb::object> held(new nb::object(std::move(function)), drop);
+  return [held] {
+    const nb::gil_scoped_acquire lock;
+    try {
+      return nb::cast<bool>((*held)());
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("make_room of pith.Compute");
+    } catch (const nb::cast_error&) {
+      PyErr_WarnEx(PyExc_RuntimeWarning, "make_room of pith.Compute returned no bool", 1);
+    }
+    return false;
+  };
 }
 
 void bind_compute(nb::module_& m) {
   nb::class_<Compute>(m, "Compute", "Threads and one account of memory, for any number of layers.")
       .def(
           "__init__",
-          [](Compute* self, int threads, size_t memory_limit, const std::string& isa) {
-            new (self) Compute({.threads = threads, .memory_limit = memory_limit, .isa = isa});
+          [](Compute* self, const std::string& device, int threads, size_t memory_limit,
+             const std::string& isa, nb::object make_room) {
+            new (self) Compute({.device = device_of(device),
+                                .threads = threads,
+                                .memory_limit = memory_limit,
+                                .isa = isa,
+                                .make_room = asks(std::move(make_room))});
           },
-          nb::kw_only(), "threads"_a = 0, "memory_limit"_a = 0, "isa"_a = "")
+          nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "memory_limit"_a = 0, "isa"_a = "",
+          "make_room"_a = nb::none(),
+          "device: where arrays and caches are: \"cpu\", or \"cuda\", the GPU that is current now. "
+          "make_room: called where the GPU refuses memory, to free what else of the process holds "
+          "it unused; True: ask once more.")
       .def("step", &step_all, "caches"_a, "q"_a, "k"_a, "v"_a, "out"_a = nb::none(),
+           "stream"_a = nb::none(),
            "LayerCache.step of many caches in one call, which share the threads: lists of one "
-           "length. The results are those of each alone, bit for bit.")
+           "length. The results are those of each alone, bit for bit. stream: as use_stream's, of "
+           "all these caches.")
+      .def("step_batch", &step_batch, "caches"_a, "q"_a, "k"_a, "v"_a, "out"_a = nb::none(),
+           "stream"_a = nb::none(),
+           "step() over one array [sequences, tokens, heads, head_dim] of each kind.")
       .def_prop_ro("bytes_in_use", &Compute::bytes_in_use);
 }
 
@@ -213,11 +339,23 @@ void bind_calls(nb::class_<LayerObject>& layer) {
       .def(
           "protect",
           [](LayerObject& l, const std::string& ranges) {
-            l.asked().protect(parse_ranges(ranges));
+            const auto parsed = parse_ranges(ranges);
+            l.run([&] { l.cache.protect(parsed); });
           },
           "ranges"_a, "Tokens to come whose rows stay exact, e.g. \"0:120\".")
       .def("clone",
-           [](LayerObject& l) { return std::make_shared<LayerObject>(l, l.asked().clone()); })
+           [](LayerObject& l) {
+             return std::make_shared<LayerObject>(l, l.run([&] { return l.cache.clone(); }));
+           })
+      .def(
+          "use_stream",
+          [](LayerObject& l, uintptr_t stream) {
+            l.run([&] { l.cache.use_stream(reinterpret_cast<void*>(stream)); });
+          },
+          "stream"_a,
+          "On the GPU: the stream whose work later calls come after and before, a cudaStream_t as "
+          "an integer (torch.cuda.current_stream().cuda_stream); 0 is the default stream. Clones "
+          "inherit it.")
       .def("save", &saved, "All that the cache needs to go on elsewhere, bit for bit.")
       .def("restore", &restore, "state"_a,
            "Goes on where save() of a cache with these options was called.");
@@ -226,26 +364,27 @@ void bind_calls(nb::class_<LayerObject>& layer) {
 void bind_questions(nb::class_<LayerObject>& layer) {
   layer
       .def_prop_ro(
-          "tokens", [](LayerObject& l) { return l.asked().tokens(); }, "seen so far")
+          "tokens", [](LayerObject& l) { return l.run([&] { return l.cache.tokens(); }); },
+          "seen so far")
       .def(
-          "rows", [](LayerObject& l, int head) { return l.asked().rows(head); }, "head"_a,
-          "Which rows a KV head holds.")
+          "rows",
+          [](LayerObject& l, int head) { return l.run([&] { return l.cache.rows(head); }); },
+          "head"_a, "Which rows a KV head holds.")
       .def("read_rows", &read_rows, "head"_a,
            "(keys, values) float32 [rows, head_dim], as attention reads them, in the order of "
            "rows(head).")
       .def(
           "scores",
           [](LayerObject& l, int head) {
-            std::vector<double> scores;
-            l.run([&] { scores = l.cache.scores(head); });
-            return array_of(std::move(scores));
+            return array_of(l.run([&] { return l.cache.scores(head); }));
           },
           "head"_a,
           "The selector's score of each row of rows(head), float64: the larger stays; infinite for "
           "rows that it does not choose among.")
-      .def("ledger", [](LayerObject& l) { return l.asked().ledger(); })
-      .def("attention_error", [](LayerObject& l) { return l.asked().attention_error(); })
-      .def("describe", [](LayerObject& l) { return l.asked().describe(); });
+      .def("ledger", [](LayerObject& l) { return l.run([&] { return l.cache.ledger(); }); })
+      .def("attention_error",
+           [](LayerObject& l) { return l.run([&] { return l.cache.attention_error(); }); })
+      .def("describe", [](LayerObject& l) { return l.run([&] { return l.cache.describe(); }); });
 }
 
 }  // namespace
@@ -254,8 +393,9 @@ void bind_layer(nb::module_& m) {
   bind_compute(m);
   nb::class_<LayerObject> layer(m, "LayerCache",
                                 "The compressed cache of one attention layer over your own arrays "
-                                "[tokens, heads, head_dim]: numpy's, or CPU tensors of PyTorch and "
-                                "others. Any strides, as long as a row's numbers are adjacent.");
+                                "[tokens, heads, head_dim]: numpy's, or tensors of PyTorch and "
+                                "others, where its Compute is. Any strides, as long as a row's "
+                                "numbers are adjacent.");
   layer.def(
       nb::new_([](const std::string& policy, int query_heads, int kv_heads, int head_dim,
                   size_t context, size_t percent_of, int index, int layers, int64_t window,
@@ -271,7 +411,7 @@ void bind_layer(nb::module_& m) {
         o.scale = scale, o.protect = parse_ranges(protect);
         o.error_probe = {probe_rows, probe_every, 0};
         if (!compute) compute = std::make_shared<Compute>();
-        return std::make_shared<LayerObject>(std::move(compute), std::move(o));
+        return unlocked([&] { return std::make_shared<LayerObject>(compute, std::move(o)); });
       }),
       "policy"_a, nb::kw_only(), "query_heads"_a, "kv_heads"_a, "head_dim"_a, "context"_a,
       "percent_of"_a = 0, "layer"_a = 0, "layers"_a = 1, "sliding_window"_a = 0, "seed"_a = 0,

@@ -41,6 +41,7 @@ Device device_of(const std::string& name) {
 NB_MODULE(_pith, m) {
   namespace python = pith::python;
   m.attr("__version__") = PITH_VERSION;
+  m.attr("has_cuda") = static_cast<bool>(PITH_HAS_CUDA);
   python::bind_errors(m);
   python::bind_values(m);
   python::bind_model(m);

@@ -9,7 +9,8 @@ namespace pith {
 void refuse_cuda() {
   throw Error(ErrorCode::kUnsupported,
               "the device 'cuda' was asked for, but this build has no CUDA; build one that has "
-              "(cmake --preset cuda && ninja -C build/cuda pith_cli), or use --device cpu");
+              "(cmake --preset cuda && ninja -C build/cuda pith_cli; in Python: pip install . -C "
+              "cmake.define.PITH_CUDA=ON), or use the CPU (--device cpu)");
 }
 
 // The other build takes the model over. NOLINTNEXTLINE(performance-unnecessary-value-param)
