@@ -171,6 +171,25 @@ def test_constructor(llama):
     refused(lambda: PithCache("expected_attention(budget=8)", config=llama.config), "give model=")
 
 
+def test_devices(llama, monkeypatch):
+    refused(lambda: PithCache("exact", model=llama, device="mps"), "the CPU and on NVIDIA GPUs")
+    refused(lambda: PithCache("exact", config=llama.config, device="meta"), "offloaded")
+    monkeypatch.setattr(pith._pith, "has_cuda", False)
+    refused(lambda: PithCache("exact", config=llama.config, device="cuda"), "without CUDA.*PITH_CUDA=ON")
+    monkeypatch.setattr(pith._pith, "has_cuda", True)
+    if not torch.cuda.is_available():
+        refused(lambda: PithCache("exact", config=llama.config, device="cuda:0"), "finds no GPU")
+    halves = copy.deepcopy(llama)
+    halves.lm_head.to("meta")
+    problems = check(halves).all_problems()
+    assert any("on meta: " in p for p in problems) and any("one device" in p for p in problems)
+    refused(lambda: PithCache("exact", model=halves), "one device")
+    by_config = PithCache("exact,dtype=f32", config=llama.config)  # where its first keys are
+    run(llama, prompt(1, 5), by_config)
+    elsewhere = copy.deepcopy(llama).to("meta")
+    refused(lambda: run(elsewhere, prompt(1, 2).to("meta"), by_config), "is on meta, and this PithCache", by_config)
+
+
 @pytest.mark.parametrize("name, changes, text", [
     ("Gemma2", {"attn_logit_softcapping": 50.0}, "capped"),
     ("GptOss", {"num_local_experts": 4, "num_experts_per_tok": 2}, "sink"),

@@ -1,11 +1,15 @@
 """The attention function "pith" and its mask function."""
 
+import os
+
 import torch
 
 from .. import _pith
 from ._support import refuse
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# On the GPU a token's position is the model's word: to look at it, the host would wait for all work before it.
+CHECK_ALL = os.environ.get("PITH_CHECK", "0") not in ("", "0")
 
 
 def mask(*, attention_mask=None, allow_is_causal_skip=True, use_vmap=False, **others):
@@ -52,8 +56,9 @@ def check_call(ticket, module, query, value, mask, dropout, is_causal, kwargs):
     if query.dtype != key.dtype or value.dtype != key.dtype or key.dtype not in DTYPES:
         raise TypeError(f"queries, keys and values are {query.dtype}, {key.dtype}, {value.dtype}; one of float32, "
                         "float16, bfloat16 is needed for all three")
-    if query.device.type != "cpu" or key.device.type != "cpu":
-        refuse(f"tensors on {key.device}; this version computes on the CPU")
+    if not query.device == key.device == value.device:
+        refuse(f"layer {ticket.layer}: queries, keys and values on {query.device}, {key.device}, {value.device}; one "
+               "device is needed")
     b, g, t, d = key.shape
     if value.shape != key.shape or query.shape[0] != b or query.shape[2:] != (t, d):
         refuse(f"queries {tuple(query.shape)}, keys {tuple(key.shape)} and values {tuple(value.shape)}: one "
@@ -96,7 +101,9 @@ class Padding:
         self.first = self.first and [self.first[i] for i in indices]
 
     def columns(self, mask, position_ids, batch, before, tokens):
-        of = self._real(mask, batch, before, tokens)
+        if position_ids is not None and position_ids.device.type != "cpu":
+            position_ids = position_ids.cpu() if tokens > 1 or CHECK_ALL else None
+        of = self._real(None if mask is None else mask.cpu(), batch, before, tokens)
         return Columns(of, self._first_positions(position_ids, of, tokens), tokens)
 
     def _real(self, mask, batch, before, tokens):

@@ -12,8 +12,10 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from .. import _pith
 from ._attention import Padding, check_call
+from ._device import device_of, make_compute, stream_of, weights_on
 from ._layer import OFFLOAD, PithLayer, Ticket, tensors_of
 from ._rope import rope_frequencies
+from ._step import step
 from ._support import ATTENTION, USE_IT, check, refuse, text_config
 
 _UNKNOWN_CONTEXT = 1 << 20
@@ -41,14 +43,15 @@ class PithCache(Cache):
                 forward of more than one token; "decode" = before the first forward of one token after it,
                 for prompts in pieces; "manual" = when end_prefill() is called
     chunk       tokens that are read before rows are dropped; 0 = all of a forward
-    threads     None = torch's
+    device      where the keys are; None = where the model is, or, of a config alone, its first keys
+    threads     None = torch's; on the GPU only the probe uses them
 
     Pass it to the model or to generate() as cache= (past_key_values= before transformers 5.24). Its
     length is the tokens seen, pads included; rows held are in rows() and ledger().
     """
 
-    def __init__(self, policy="exact", *, model=None, config=None, context=0, percent_of=0, seed=0, threads=None,
-                 chunk=0, select="forward", protect="", memory_limit=0, probe_rows=0, probe_every=16):
+    def __init__(self, policy="exact", *, model=None, config=None, context=0, percent_of=0, seed=0, device=None,
+                 threads=None, chunk=0, select="forward", protect="", memory_limit=0, probe_rows=0, probe_every=16):
         if model is None and config is None:
             raise _pith.InvalidArgument("PithCache needs model= or config=: layers and RoPE are the model's")
         if select not in ("forward", "decode", "manual"):
@@ -63,9 +66,10 @@ class PithCache(Cache):
         self._options = {
             "context": context or getattr(config, "max_position_embeddings", None) or _UNKNOWN_CONTEXT,
             "seed": seed, "layers": len(self.shapes), "protect": protect, "probe_rows": probe_rows,
-            "probe_every": probe_every,
-            "compute": _pith.Compute(threads=torch.get_num_threads() if threads is None else threads,
-                                     memory_limit=memory_limit)}
+            "probe_every": probe_every}
+        self._limits = {"threads": threads, "memory_limit": memory_limit}
+        self._device = self._chosen_device(device, model)
+        self._compute = make_compute(self._device or torch.device("cpu"), **self._limits)  # for a trial if not known
         self._closed = False
         self._clear()
         self._frequencies = self._needed_rope(model)
@@ -83,6 +87,26 @@ class PithCache(Cache):
                 raise _pith.InvalidArgument(
                     f"the model uses attn_implementation {used!r}, which does not read a PithCache; {USE_IT}")
         return report.layers
+
+    @staticmethod
+    def _chosen_device(given, model):
+        """None: that of the first keys."""
+        device = None if given is None else device_of(given)
+        if model is None:
+            return device
+        if device not in (None, weights_on(model)):
+            raise _pith.InvalidArgument(f"device={str(given)!r}, and the model is on {weights_on(model)}: leave device "
+                                        "out")
+        return weights_on(model)
+
+    def _place(self, key, layer):
+        """Computes where the keys are; refuses keys from elsewhere."""
+        if self._device is None:
+            self._device = device_of(key.device)
+            self._compute = make_compute(self._device, **self._limits)
+        if key.device != self._device:
+            refuse(f"layer {layer} is on {key.device}, and this PithCache on {self._device}: all layers are on one "
+                   "device, where the model was when its cache was made")
 
     def _needed_rope(self, model):
         """Per layer, the RoPE's frequencies, if the policy needs them; refuses what cannot be."""
@@ -109,7 +133,7 @@ class PithCache(Cache):
         return _pith.LayerCache(self.policy, query_heads=shape.query_heads, kv_heads=shape.kv_heads,
                                 head_dim=shape.head_dim, layer=shape.layer, sliding_window=shape.window, scale=scale,
                                 percent_of=self._percent_of or self._first_tokens,
-                                rope_frequencies=frequencies or [], **self._options)
+                                rope_frequencies=frequencies or [], compute=self._compute, **self._options)
 
     def _clear(self):
         self._rows = [None] * len(self.shapes)    # per layer: a LayerCache per sequence
@@ -190,7 +214,7 @@ class PithCache(Cache):
 
     @_between_forwards
     def reorder_cache(self, beam_idx):
-        self._select([int(i) for i in beam_idx])
+        self._select(beam_idx.tolist())
 
     @_between_forwards
     def batch_repeat_interleave(self, repeats):
@@ -198,7 +222,7 @@ class PithCache(Cache):
 
     @_between_forwards
     def batch_select_indices(self, indices):
-        self._select([int(i) for i in (indices.nonzero().flatten() if indices.dtype == torch.bool else indices)])
+        self._select((indices.nonzero().flatten() if indices.dtype == torch.bool else indices).tolist())
 
     def _select(self, indices):
         """Sequences by index. The first use of one moves it, later ones copy."""
@@ -228,6 +252,7 @@ class PithCache(Cache):
                 sliding_window=None, **kwargs):
         try:
             check_call(ticket, module, query, value, mask, dropout, is_causal, kwargs)
+            self._place(ticket.key, ticket.layer)
             caches = self._caches_of(ticket, query, scaling, sliding_window)
             columns = self._columns(mask, position_ids)
         except Exception:
@@ -279,41 +304,15 @@ class PithCache(Cache):
         return plan[2]
 
     def _step(self, caches, columns, query, key, value):
-        prompt_ended = self.select == "decode" and self._last_tokens > 1 and self._now == 1
-        # Views [B, T, heads, D]; the numbers of a row have to be adjacent.
-        q, k, v = (x.detach().transpose(1, 2) for x in (query, key, value))
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-        out = (torch.empty if columns.all_real else torch.zeros)(q.shape, dtype=q.dtype)
-        steps, gathered = [], []
-        for b, cache in enumerate(caches):
-            if prompt_ended:
+        if self.select == "decode" and self._last_tokens > 1 and self._now == 1:
+            for cache in caches:
                 cache.end_prompt()
-            real = columns.of[b]
-            if real is None:
-                steps.append((cache, out[b], q[b], k[b], v[b]))
-            elif isinstance(real, slice):
-                steps.append((cache, out[b, real], q[b, real], k[b, real], v[b, real]))
-            else:
-                answers = torch.empty((len(real), *q.shape[2:]), dtype=q.dtype)
-                gathered.append((b, real, answers))
-                steps.append((cache, answers, q[b, real], k[b, real], v[b, real]))
-        self._step_all(steps)
-        for b, real, answers in gathered:
-            out[b, real] = answers
+        out = step(self._compute, caches, columns, query, key, value, chunk=self.chunk,
+                   stream=stream_of(self._device))
         if self.select == "forward" and self._now > 1:
             for cache in caches:
                 cache.end_prompt()
         return out
-
-    def _step_all(self, steps):
-        """All sequences together, a chunk of each at a time."""
-        longest = max(len(q) for _, _, q, _, _ in steps)
-        size = self.chunk or max(longest, 1)
-        for begin in range(0, longest, size):
-            part = slice(begin, begin + size)
-            now = [(cache, *(x[part] for x in tensors)) for cache, *tensors in steps if len(tensors[0]) > begin]
-            caches, out, q, k, v = map(list, zip(*now))
-            self._options["compute"].step(caches, q, k, v, out=out)
 
     # What users ask
 
@@ -338,6 +337,11 @@ class PithCache(Cache):
         for _, _, cache in self._held():
             total = cache.ledger() if total is None else total + cache.ledger()
         return total if total is not None else self._make(self.shapes[0]).ledger()
+
+    @property
+    def bytes_in_use(self):
+        """Everything that is allocated: what the ledger counts, and the scratch memory of steps."""
+        return self._compute.bytes_in_use
 
     def rows(self, layer, head, sequence=0):
         """What one KV head holds; positions count a sequence's real tokens from 0."""

@@ -33,7 +33,7 @@ class RopeProbe(Cache):
         self.keys = {}
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
-        self.keys[layer_idx] = key_states[0].float()  # [G, 3, D]
+        self.keys[layer_idx] = key_states[0].double().cpu()  # [G, 3, D]
         key = key_states.view(key_states.shape)
         key._pith = self
         return key, value_states
@@ -63,10 +63,10 @@ def _find(model):
         token = text_config(model.config).vocab_size // 2
         decoder(input_ids=torch.full((1, len(_POSITIONS)), token, device=device), use_cache=True,
                 position_ids=torch.tensor([_POSITIONS], device=device), **{cache_keyword(decoder): probe})
-    tables = {name: buffer.double() for name, buffer in model.named_buffers()
+    tables = {name: buffer.double().cpu() for name, buffer in model.named_buffers()
               if name.endswith("inv_freq") and "original" not in name}
     tolerance = 1e-3 if model.dtype == torch.float32 else 3e-2
-    return [_match(probe.keys[layer].double(), tables.values(), tolerance) for layer in range(len(probe.keys))]
+    return [_match(probe.keys[layer], tables.values(), tolerance) for layer in range(len(probe.keys))]
 
 
 def _rope_parameters(config):

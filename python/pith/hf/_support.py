@@ -4,6 +4,8 @@ import dataclasses
 import html
 import sys
 
+import torch
+
 from .. import _pith
 
 ATTENTION = "pith"
@@ -12,6 +14,18 @@ USE_IT = "call model.set_attn_implementation('pith')"
 
 def refuse(why):
     raise _pith.Unsupported(why)
+
+
+def device_problem(kind):
+    """What stands against tensors on this type of device; None: nothing."""
+    if kind == "cpu" or (kind == "cuda" and _pith.has_cuda and torch.version.hip is None):
+        return None
+    if kind == "meta":
+        return "weights that are offloaded or not loaded; load the whole model onto one device"
+    if kind != "cuda" or torch.version.hip is not None:
+        return "Pith computes on the CPU and on NVIDIA GPUs; model.to('cpu')"
+    return ("this package was built without CUDA; in the checkout: pip install . -C cmake.define.PITH_CUDA=ON, which "
+            "needs nvcc; or model.to('cpu')")
 
 
 def text_config(config):
@@ -133,9 +147,12 @@ def model_problems(model):
         problems.append("attention has sink logits (s_aux), which Pith's kernels lack")
     if model.training and getattr(config, "attention_dropout", 0):
         problems.append("it is in training mode with attention dropout; call model.eval()")
-    devices = {parameter.device.type for parameter in model.parameters()}
-    if not devices <= {"cpu"}:
-        problems.append(f"its weights are on {', '.join(sorted(devices))}; this version computes on the CPU")
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    found = [(device, device_problem(torch.device(device).type)) for device in devices]
+    problems += [f"weights on {device}: {problem}" for device, problem in found if problem]
+    if len(devices) > 1:
+        problems.append(f"its weights are on {', '.join(devices)}; a PithCache is on one device: load the model with "
+                        "device_map={'': 0} or onto the CPU")
     return problems
 
 
