@@ -49,7 +49,9 @@ void HeadGroup::make_stores(const CohortPolicy& policy, const Rope* rope, size_t
                      mass,
                      policy.site.seed,
                      policy.site.layer,
-                     policy.model};
+                     policy.model,
+                     policy.site.group,
+                     plan_->shape().sink};
     sinks_.emplace_back(context_, format);
     format.keys = codecs_.key.get();
     format.values = codecs_.value.get();
@@ -78,6 +80,7 @@ HeadGroup::HeadGroup(const HeadGroup& other)
 
 size_t HeadGroup::begin_step(const QueryPart& part) {
   if (selector_.chooser) selector_.chooser->observe(bodies_, part.queries);
+  for (HeadBody& body : bodies_) body.observe(part.queries);
   const MassRequest request = plan_->mass(part.all);
   if (request.fresh && part.before == 0)
     for (size_t h = 0; h < heads_.size(); ++h) {
@@ -372,7 +375,7 @@ Occupancy HeadGroup::held(size_t h) const {
 void HeadGroup::add_to(Ledger& ledger) const {
   for (size_t h = 0; h < heads_.size(); ++h) {
     sinks_[h].add_to(ledger);
-    for (size_t i = 0; i < bodies_[h].stores(); ++i) bodies_[h].store(i).add_to(ledger);
+    bodies_[h].add_to(ledger);
     windows_[h].add_to(ledger);
     if (!protected_.empty()) protected_[h].add_to(ledger);
   }

@@ -30,7 +30,38 @@ float Chooser::log_weight(const Step& step) const {
       std::log(static_cast<double>(step.weight) / static_cast<double>(step.of)));
 }
 
+HeadBody::HeadBody(const Context& context, const RowFormat& format)
+    : context_(context), format_(format), stores_{} {
+  stores_.emplace_back(context, format);
+  const auto first = static_cast<int64_t>(format.sink);
+  const auto asked = static_cast<int64_t>(format.keys->first_queries());
+  if (asked > 0) energy_.emplace(context.memory, format.dim, first, first + asked);
+}
+
+RowStore& HeadBody::add_store(Role role) {
+  RowStore& store = stores_.emplace_back(context_, format_, role);
+  if (energy_) store.show_queries(energy_->mean());
+  return store;
+}
+
+void HeadBody::observe(const QueryBlock& block) {
+  if (!energy_) return;
+  const HeadQueries queries{block.q + format_.head * format_.group * format_.dim,
+                            block.query_heads * format_.dim, block.tokens, format_.group,
+                            block.first_position};
+  if (!energy_->add(queries)) return;
+  for (RowStore& store : stores_) store.show_queries(energy_->mean());
+}
+
+void HeadBody::add_to(Ledger& ledger) const {
+  for (const RowStore& store : stores_) store.add_to(ledger);
+  if (!energy_) return;
+  ledger.metadata += energy_->bytes();
+  ledger.slack += energy_->allocated_bytes() - energy_->bytes();
+}
+
 void HeadBody::archive(Archive& a, size_t tokens) {
+  if (energy_) energy_->archive(a);
   size_t count = stores();
   a.number(count, kMostStores, "more stores than a body has");
   a.need(count > 0, "a body without a store");

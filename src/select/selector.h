@@ -6,6 +6,7 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,24 +14,33 @@
 #include "plan/rule.h"
 #include "rows/cpu/row_store.h"
 #include "select/halver.h"
+#include "select/query_energy.h"
 
 namespace pith {
 
 inline constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();
 
+/// The queries of one step, before it attends.
+struct QueryBlock {
+  const float* q = nullptr;    // [T, H, D], after RoPE, every query head of the layer
+  size_t tokens = 0;           // T
+  size_t query_heads = 0;      // H
+  int64_t first_position = 0;  ///< of the first query
+  const Rope* rope = nullptr;  ///< null if the caller has none
+};
+
 /// The body of one KV head: its stores, in the order of their making.
 class HeadBody {
  public:
-  HeadBody(const Context& context, const RowFormat& format)
-      : context_(context), format_(format), stores_{} {
-    stores_.emplace_back(context, format);
-  }
+  HeadBody(const Context& context, const RowFormat& format);
 
   /// Store 0 always exists; selectors that keep rows for one sum alone (Role) add others.
   RowStore& store(size_t i = 0) { return stores_[i]; }
   const RowStore& store(size_t i = 0) const { return stores_[i]; }
   size_t stores() const { return stores_.size(); }
-  RowStore& add_store(Role role) { return stores_.emplace_back(context_, format_, role); }
+  RowStore& add_store(Role role);
+  /// Before the step's rows come. Shows them to the keys' codec, if it asks.
+  void observe(const QueryBlock& queries);
   /// Loading: into a body that was just made.
   void archive(Archive& a, size_t tokens);
   uint32_t head() const { return format_.head; }
@@ -39,11 +49,13 @@ class HeadBody {
     for (const RowStore& s : stores_) n += s.rows();
     return n;
   }
+  void add_to(Ledger& ledger) const;
 
  private:
   Context context_;
   RowFormat format_;
   std::vector<RowStore> stores_;
+  std::optional<QueryEnergy> energy_;  // if the codec asks
 };
 
 /// A selector's place.
@@ -58,15 +70,6 @@ struct SelectorSite {
   float scale = 0;                ///< of q.k
   uint32_t sink = 0, window = 0;  ///< exact rows around the body
   int64_t sliding_window = 0;     ///< the layer's own: older rows are never seen; 0 = none
-};
-
-/// The queries of one step, before it attends.
-struct QueryBlock {
-  const float* q = nullptr;    // [T, H, D], after RoPE, every query head of the layer
-  size_t tokens = 0;           // T
-  size_t query_heads = 0;      // H
-  int64_t first_position = 0;  ///< of the first query
-  const Rope* rope = nullptr;  ///< null if the caller has none
 };
 
 /// Where a chooser's state belongs.

@@ -32,6 +32,11 @@ class CodedRows {
   /// out [D, ld] <- the same rows, transposed: out[c * ld + t]; what gemm wants for scores.
   virtual void decode_transposed(float* out, size_t ld, size_t first, size_t count) const;
 
+  /// Keys, of a codec that asks (Codec::first_queries): the mean square of the head's queries in
+  /// each pair of channels [D/2], before rows that follow from them. An empty store keeps at most
+  /// D / 2 bytes of them.
+  virtual void show_queries(std::span<const float> /*energy*/) {}
+
   /// Keys: what the codec computes once per query and step (QJL's sketch of q). q is [M, D].
   /// Default: nothing. `prepared` is handed back to scores.
   virtual size_t prepared_size(size_t queries) const;
@@ -89,6 +94,8 @@ class Codec {
   virtual size_t block_rows() const { return 1; }
   /// True: keys are stored before RoPE and turned to their position when read.
   virtual bool pre_rope() const { return false; }
+  /// Keys: of so many queries behind the sink rows are shown the energy; 0 = of none.
+  virtual size_t first_queries() const { return 0; }
   /// Bytes that one row adds (payload + metadata), for budgets and estimates.
   virtual double bytes_per_row(size_t dim) const = 0;
   /// The most that `rows` rows of one head can take. `evicted`: other rows may have gone between

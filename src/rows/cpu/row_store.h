@@ -20,6 +20,8 @@ struct RowFormat {
   uint64_t seed = 0;
   uint32_t layer = 0;
   uint64_t model = 0;  ///< ModelConfig::fingerprint
+  size_t group = 1;    ///< query heads per KV head
+  size_t sink = 0;     ///< rows before the body's first
 };
 
 /// Rows to append, oldest first, at consecutive positions unless `positions` says otherwise.
@@ -60,6 +62,8 @@ class RowStore {
   Role role() const { return role_; }
   /// `log_weight` is the weight of each of the new rows.
   void append(const NewRows& rows, float log_weight = 0);
+  /// As CodedRows says, to the keys.
+  void show_queries(std::span<const float> energy) { keys_->show_queries(energy); }
   /// Drops the rows that are not named (ascending, no repeats).
   void keep(std::span<const uint32_t> kept);
   /// The same for rows from `first` on; older ones stay. Costs nothing for those.

@@ -42,6 +42,7 @@ struct TransformRows::Tables {
   };
   std::vector<Coordinate> coordinates;  // [R]
   std::vector<float> mean, basis;       // [D], [R, D]
+  std::vector<float> weights;           // [D]
 };
 
 TransformRows::TransformRows(const Context& context, const TransformFormat& format,
@@ -50,6 +51,7 @@ TransformRows::TransformRows(const Context& context, const TransformFormat& form
       format_(format),
       waiting_(context.memory, context.kernels, request.dim, format.calibrate),
       codes_(context.memory, MemoryKind::kPayload),
+      weights_(context.memory, MemoryKind::kMetadata),
       mean_(context.memory, MemoryKind::kMetadata),
       deviations_(context.memory, MemoryKind::kMetadata),
       bits_(context.memory, MemoryKind::kMetadata) {
@@ -65,24 +67,36 @@ TransformRows::TransformRows(const TransformRows& other)
       waiting_(other.waiting_),
       rows_(other.rows_),
       codes_(other.codes_),
+      weights_(other.weights_),
       mean_(other.mean_),
       deviations_(other.deviations_),
       bits_(other.bits_),
       basis_(other.basis_->clone()) {}
 
 size_t TransformRows::allocated_bytes() const {
-  return codes_.capacity_bytes() + waiting_.allocated_bytes() + mean_.capacity_bytes() +
-         deviations_.capacity_bytes() + bits_.capacity_bytes() + basis_->allocated_bytes();
+  return codes_.capacity_bytes() + waiting_.allocated_bytes() + weights_.capacity_bytes() +
+         mean_.capacity_bytes() + deviations_.capacity_bytes() + bits_.capacity_bytes() +
+         basis_->allocated_bytes();
 }
 
 TransformRows::Tables TransformRows::tables() const {
-  Tables t{{}, std::vector<float>(dim_), std::vector<float>(coordinates() * dim_)};
+  Tables t{{},
+           std::vector<float>(dim_),
+           std::vector<float>(coordinates() * dim_),
+           channel_weights(weights_, dim_)};
   for (size_t i = 0, at = 0; i < coordinates(); at += bits_[i++])
     t.coordinates.push_back({&normal_levels()[bits_[i] - 1u], f16_to_f32(deviations_[i]), at / 8,
                              at % 8, (size_t{1} << bits_[i]) - 1});
   kernels_->to_f32(t.mean.data(), mean_.data(), DType::kF16, dim_);
   basis_->decode(t.basis.data(), 0, coordinates());
   return t;
+}
+
+void TransformRows::show_queries(std::span<const float> energy) {
+  if (learned()) return;
+  const std::vector<uint8_t> codes = pair_weights(energy);
+  weights_.resize(codes.size());
+  std::ranges::copy(codes, weights_.begin());
 }
 
 void TransformRows::append(const float* x, size_t stride, size_t count) {
@@ -98,7 +112,8 @@ void TransformRows::learn() {
   const std::vector<float> rows = waiting_.take_all(mean_);
   std::vector<float> mean(dim_);
   kernels_->to_f32(mean.data(), mean_.data(), DType::kF16, dim_);
-  const TransformTables found = find_transform(rows, mean, format_.code_bits(dim_));
+  const TransformTables found =
+      find_transform(rows, mean, channel_weights(weights_, dim_), format_.code_bits(dim_));
   const size_t coded = found.bits.size();
   bits_.resize(coded);
   std::ranges::copy(found.bits, bits_.data());
@@ -147,7 +162,7 @@ uint8_t TransformRows::best_scale(const Tables& t, const std::vector<float>& alo
 void TransformRows::code_row(uint8_t* out, const Tables& t, const float* x) const {
   const size_t n = coordinates();
   std::vector<float> rest(dim_), along(n);
-  for (size_t c = 0; c < dim_; ++c) rest[c] = x[c] - t.mean[c];
+  for (size_t c = 0; c < dim_; ++c) rest[c] = t.weights[c] * (x[c] - t.mean[c]);
   kernels_->dot_rows(along.data(), n, rest.data(), 1, {t.basis.data(), DType::kF32, dim_}, n, 1);
   uint8_t& scale = out[format_.row_bytes(dim_) - 1];
   scale = best_scale(t, along);
@@ -164,8 +179,9 @@ void TransformRows::code_row(uint8_t* out, const Tables& t, const float* x) cons
 
 void TransformRows::decode(float* out, size_t first, size_t count) const {
   if (!learned()) return waiting_.decode(out, first, count);
-  const Tables t = tables();
+  Tables t = tables();
   const size_t n = coordinates(), bytes = format_.row_bytes(dim_);
+  for (size_t i = 0; i < t.basis.size(); ++i) t.basis[i] /= t.weights[i % dim_];
   std::vector<float> along(std::min(count, kTile) * n);
   for (size_t done = 0; done < count; done += kTile) {
     const size_t rows = std::min(kTile, count - done);
@@ -201,6 +217,12 @@ void TransformRows::archive(Archive& a) {
   bool coded = learned();
   a.flag(coded);
   waiting_.archive(a, coded ? 0 : format_.calibrate - 1);
+  size_t pairs = weights_.size();
+  a.number(pairs, dim_ / 2, "more weights than pairs of channels");
+  a.need(pairs == 0 || pairs == dim_ / 2, "fewer weights than pairs of channels");
+  a.numbers(weights_, pairs);
+  for (size_t i = 0; a.loads() && i < pairs; ++i)
+    a.need(weights_[i] > 0 && weights_[i] <= kLargestTightScale, "a weight is not above 0");
   if (!coded) return;
   size_t n = coordinates();
   a.number(n, format_.most_coordinates(dim_), "more coordinates than a row has bits");
@@ -226,11 +248,12 @@ double TransformCodec::most_bytes(size_t rows, size_t dim, bool evicted) const {
   // A body that loses rows has two stores at most, and each may wait; one that was full keeps its
   // tables. A single one takes most just before it is coded, or at the end.
   const size_t stores = evicted ? 2 : 1;
+  const size_t weights = side_ == Side::kKeys && rows > 0 ? stores * (dim / 2) : 0;
   const size_t waiting = std::min(rows, stores * (format_.calibrate - 1)) * 2 * dim;
-  if (!evicted && rows < format_.calibrate) return static_cast<double>(waiting);
+  if (!evicted && rows < format_.calibrate) return static_cast<double>(waiting + weights);
   const size_t coded = rows * format_.row_bytes(dim) +
                        stores * format_.table_bytes(dim, format_.most_coordinates(dim));
-  return static_cast<double>(evicted ? coded + waiting : std::max(coded, waiting));
+  return static_cast<double>(weights + (evicted ? coded + waiting : std::max(coded, waiting)));
 }
 
 }  // namespace pith

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace pith {
@@ -12,6 +13,13 @@ namespace pith {
 /// most of the squared error away.
 std::vector<uint8_t> bits_by_variance(const std::vector<double>& variances, size_t total);
 
+/// codes [D/2] <- weights of RoPE's pairs by the queries' energy in them [D/2], as tight scales:
+/// its roots, whose mean is 1. Nothing for no energy at all.
+std::vector<uint8_t> pair_weights(std::span<const float> energy);
+
+/// [D] <- of each channel; of no codes, 1.
+std::vector<float> channel_weights(std::span<const uint8_t> codes, size_t dim);
+
 /// Of R coordinates, the largest variance first.
 struct TransformTables {
   std::vector<uint8_t> bits;      // [R], none 0 and none more than the one before
@@ -19,9 +27,9 @@ struct TransformTables {
   std::vector<float> vectors;     // [R, D] of length 1
 };
 
-/// Of rows [n, D] around `mean` [D], of which the codes of one may have so many bits. Cost:
-/// n D^2 + 6 D^3 multiply-adds in f64.
+/// Of rows [n, D] around `mean` [D] times `weights` [D], of which the codes of one may have so many
+/// bits. Cost: n D^2 + 6 D^3 multiply-adds in f64.
 TransformTables find_transform(const std::vector<float>& rows, const std::vector<float>& mean,
-                               size_t code_bits);
+                               const std::vector<float>& weights, size_t code_bits);
 
 }  // namespace pith
