@@ -61,7 +61,6 @@ void HeadBody::add_to(Ledger& ledger) const {
 }
 
 void HeadBody::archive(Archive& a, size_t tokens) {
-  if (energy_) energy_->archive(a);
   size_t count = stores();
   a.number(count, kMostStores, "more stores than a body has");
   a.need(count > 0, "a body without a store");
@@ -72,6 +71,7 @@ void HeadBody::archive(Archive& a, size_t tokens) {
     a.need(static_cast<Role>(role) == store(i).role(), "the first store has rows for both sums");
     store(i).archive(a, tokens);
   }
+  if (energy_) energy_->archive(a);
 }
 
 }  // namespace pith

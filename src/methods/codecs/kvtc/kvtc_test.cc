@@ -333,6 +333,21 @@ TEST(Kvtc, RowsThatAreAllAlikeAndThenNot) {
   EXPECT_LT(error, 0.1 * size);
 }
 
+TEST(Kvtc, SavedRowsWithoutWeightsAreRefusedAsOlder) {
+  for (const std::byte form : {std::byte{0}, std::byte{1}}) {
+    const Machine machine;
+    const auto rows = make(machine, {2.25, 32}, 64);
+    const std::vector<std::byte> saved(4096, form);
+    Archive a(saved, "a file");
+    try {
+      rows->archive(a);
+      FAIL() << "read";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("older version"), std::string::npos) << e.what();
+    }
+  }
+}
+
 TEST(Kvtc, WhatCannotBeIsRefused) {
   const CodecRow row = kvtc_row();
   for (const char* bits : {"0.4", "8.1", "none"})

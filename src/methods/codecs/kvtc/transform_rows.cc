@@ -15,6 +15,8 @@ namespace {
 
 constexpr size_t kTile = 64;  // rows decoded at a time
 
+enum Form : uint8_t { kWaiting = 2, kCoded = 3 };  // as saved
+
 float scale_of(int code) { return f16_to_f32(half_of_tight(static_cast<uint8_t>(code))); }
 
 }  // namespace
@@ -214,8 +216,11 @@ void TransformRows::keep(std::span<const uint32_t> kept) {
 }
 
 void TransformRows::archive(Archive& a) {
-  bool coded = learned();
-  a.flag(coded);
+  // Rows without weights began with 0 or 1.
+  auto form = static_cast<uint8_t>(learned() ? kCoded : kWaiting);
+  a.number(form, uint8_t{kCoded}, "kvtc's rows are of a newer version");
+  a.need(form >= kWaiting, "kvtc's rows are of an older version, without weights: read them again");
+  const bool coded = form == kCoded;
   waiting_.archive(a, coded ? 0 : format_.calibrate - 1);
   size_t pairs = weights_.size();
   a.number(pairs, dim_ / 2, "more weights than pairs of channels");
