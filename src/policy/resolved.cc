@@ -80,8 +80,10 @@ void place_selector(CohortPolicy& c, const SelectorRow& row, const MethodOptions
   c.site.sliding_window = seen;
   c.side_bytes = row.side_bytes + (row.more_side_bytes ? row.more_side_bytes(options) : 0);
   c.state_bytes = row.state_bytes ? row.state_bytes(options, c.site) : 0;
-  if (c.keys.sizes->first_queries() > 0)
-    c.state_bytes += static_cast<double>(c.site.head_dim / 2 * (sizeof(float) + 1));
+  if (c.keys.sizes->first_queries() > 0) {
+    const size_t pairs = c.site.head_dim / 2;
+    c.state_bytes += static_cast<double>(pairs * (sizeof(float) + 1));
+  }
   // Any exact row may carry mass.
   const double exact =
       static_cast<double>(size_t{sink} + window + waiting) * (exact_bytes + sizeof(float));

@@ -195,7 +195,7 @@ TEST(Kvtc, KeysComeBackThroughRope) {
   EXPECT_GT(store.keys().rows(), 0u);
 }
 
-/// What queries of this energy see: squared errors of pairs by their energy, of rows from `first`.
+/// Squared errors of pairs times the energy of queries in them, of rows from `first` on.
 double weighed_error(const std::vector<float>& x, const std::vector<float>& back,
                      const std::vector<float>& energy, size_t first) {
   const size_t half = energy.size(), dim = 2 * half;
