@@ -103,7 +103,7 @@ class Bench:
         self.model.set_attn_implementation(attention)
         got = run(make())
         error = float((got - want).norm() / want.norm())
-        if not error < (0.05 if name == PEER or "exact," in name else 0.9):
+        if not error < (0.1 if name == PEER or "exact," in name else 0.9):
             raise AssertionError(f"logits are off by {error:.3f} of their size")
         return error
 
