@@ -47,7 +47,10 @@ const char* const kPolicies[] = {"exact",
                                  "exact+csr(s=4),window=32,sink=0",
                                  "balancekv(heavy=0,rate=0.5)+int4,window=16",
                                  "uniform(budget=60,heavy=20),window=16",
-                                 "buzz(T=64,s=8)"};
+                                 "buzz(T=64,s=8)",
+                                 "express(s=32,heavy=24,heavy_interval=12)+int4,window=16;heads=1:"
+                                 "express(s=16,heavy=16,heavy_interval=12)+int4,window=16",
+                                 "h2o(budget=48,interval=40);heads=1:exact+turboquant(bits=4)"};
 
 Talk talk(size_t i, int vocab) {
   const auto seed = static_cast<uint32_t>(i);

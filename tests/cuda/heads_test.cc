@@ -26,7 +26,9 @@ const char* const kPolicies[] = {
     "uniform(budget=64);heads=0:buzz(T=100),window=40",
     "exact;heads=1:expected_attention(budget=70,interval=40)",
     "exact+csr(rope=post),window=32,sink=0;heads=0:streaming_llm(window=60)",
-    "streaming_llm(window=60,rope=cache);heads=0:exact"};
+    "streaming_llm(window=60,rope=cache);heads=0:exact",
+    "express(s=32,heavy=40,heavy_interval=20)+int4,window=10;"
+    "heads=1:express(s=16,heavy=24,heavy_interval=12)+int4,window=10"};
 
 TEST(CudaHeads, HoldTheRowsThatTheCpuHolds) {
   PITH_NEEDS_GPU();
@@ -133,6 +135,37 @@ TEST(CudaHeads, ModelsAgreeWithTheCpu) {
     const std::vector<float> first(a.begin(), a.end());
     const auto b = fork.decode(3);
     EXPECT_TRUE(std::equal(b.begin(), b.end(), first.begin()));
+  }
+}
+
+// The first layer's rows depend on no policy: a head under a rule holds the same whether its
+// neighbours have that rule, another of the same form in a range of its own, or another's form.
+TEST(CudaHeads, RangesHoldWhatOneRuleHolds) {
+  PITH_NEEDS_GPU();
+  const auto model = RandomModelFolder({.dtype = DType::kF32, .heads = 10, .kv_heads = 5}).load();
+  const auto ids = random_ids(340, model->config().vocab, 32);
+  const std::string h2o = "h2o(budget=60,interval=40)", eights = "exact+int8,window=32,sink=0";
+  const std::string pair = "+k:turboquant(bits=4)+v:turboquant(bits=3),window=16";
+  const std::string express = "express(s=32,heavy=40,heavy_interval=20)" + pair;
+  const std::string fewer = "express(s=16,heavy=24,heavy_interval=12)" + pair;
+  const std::pair<std::string, std::string> cases[] = {
+      {h2o, ";heads=1,3:" + eights},
+      {h2o, ";heads=2:tova(budget=70,interval=25)"},
+      {express, ";heads=1,3:exact+turboquant(bits=4,center=128),window=16"},
+      {express, ";heads=1:exact+turboquant(bits=4,center=128),window=16;heads=3:" + fewer}};
+  const auto read = [&](const std::string& policy) {
+    Session session(model, options_for(Device::kCuda, policy, 97));
+    session.prefill(std::span(ids).first(300));
+    for (size_t i = 300; i < ids.size(); ++i) session.decode(ids[i]);
+    return session;
+  };
+  for (const auto& [rule, others] : cases) {
+    SCOPED_TRACE(rule + others);
+    const Session whole = read(rule), parts = read(rule + others);
+    for (const int head : {0, 4}) {
+      EXPECT_EQ(whole.rows(0, head).positions, parts.rows(0, head).positions);
+      EXPECT_EQ(whole.rows(0, head).log_weights, parts.rows(0, head).log_weights);
+    }
   }
 }
 

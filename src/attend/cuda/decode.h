@@ -34,6 +34,8 @@ struct DeviceSpan {
   int32_t row_stride = 0;  ///< dense: numbers between consecutive rows
   int32_t coded = 0;
   DeviceRole role = DeviceRole::kBoth;
+  /// The `rows` of a head's first span that is another call's: this one writes nothing for it.
+  static constexpr int32_t kElsewhere = -1;
   // One more number in each warp's copy would cost the dense kernel registers that it lacks.
   union {
     int32_t position = 0;  ///< coded: of the first row; the others follow it
@@ -102,6 +104,7 @@ struct DecodeCompany {
   DecodeGroups* groups = nullptr;  ///< null: not for this call
   /// The call's, on the device; those of the calls beside it lie beside it.
   const DecodePlace* place = nullptr;
+  size_t places_apart = 0;  ///< where a layer has several calls: from the place of one to the next
   /// At least as many as the rows need: a block for each kTilesABlock, up to the card's
   /// multiprocessors. Also without groups.
   int blocks = 0;

@@ -61,7 +61,9 @@ __device__ inline void for_own_heads(const DecodeParams& p, char* shared, Predec
   ahead.wait();
   if (!cut.own(Cut::kGaps) || blockIdx.x != 0) return;
   for (int head = 0; head < p.heads; ++head) {
-    if (cut.ends[head] == cut.ends[head + 1]) write_nothing_seen<D>(output_of<D>(p, head));
+    if (cut.ends[head] != cut.ends[head + 1]) continue;
+    if (spans_of(head)->rows == DeviceSpan::kElsewhere) continue;
+    write_nothing_seen<D>(output_of<D>(p, head));
   }
 }
 

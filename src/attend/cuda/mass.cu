@@ -25,8 +25,7 @@ __global__ void __launch_bounds__(kChunkThreads)
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, r = lane / 4, c = lane % 4;
   const int rows = p.target.count(head), first_query = call.tokens - call.queries;
   if (first_row >= rows) return;
-  const T* keys =
-      static_cast<const T*>(p.target.keys) + p.target.heads.at(head, p.target.head_stride, D);
+  const T* keys = static_cast<const T*>(p.target.keys) + p.target.keys_at(head, D);
   char* const keys_at = shared + Tile::kQueryBytes;
   Tile::template fetch<kTileRows>(keys_at, keys, D, first_row, rows);
   const auto queries_at = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) +

@@ -30,18 +30,26 @@ struct MassTarget {
   const void* records = nullptr;  // [G, record_stride] see DeviceCodec::record_bytes
   size_t record_stride = 0;
   int32_t coded_from = 0, coded = 0;
+  int32_t first_head = 0;  ///< of the call's heads the first that is one of these
   /// Heads differ in their dense rows, and there are no codes, or in their coded rows, and none are
   /// dense: `rows`, or `coded`, is then the most of a head. A head's codes begin with a block.
   RaggedHeads heads = {};
 
-  PITH_BOTH_SIDES int count(size_t head) const { return codes ? rows : heads.rows_of(head, rows); }
+  /// Of the call's heads.
+  PITH_BOTH_SIDES size_t own(size_t head) const { return head - static_cast<size_t>(first_head); }
+  PITH_BOTH_SIDES int count(size_t head) const {
+    return codes ? rows : heads.rows_of(own(head), rows);
+  }
   PITH_BOTH_SIDES int coded_count(size_t head) const {
-    return codes ? heads.rows_of(head, coded) : 0;
+    return codes ? heads.rows_of(own(head), coded) : 0;
   }
   PITH_BOTH_SIDES size_t first_block(size_t head) const {
-    return heads.at(head, block_stride * kBlockRows) / kBlockRows;
+    return heads.at(own(head), block_stride * kBlockRows) / kBlockRows;
   }
-  PITH_BOTH_SIDES size_t mass_at(size_t head) const { return heads.at(head, stride); }
+  PITH_BOTH_SIDES size_t keys_at(size_t head, size_t dim) const {
+    return heads.at(own(head), head_stride, dim);
+  }
+  PITH_BOTH_SIDES size_t mass_at(size_t head) const { return heads.at(own(head), stride); }
 };
 
 struct MassShape {
@@ -58,9 +66,10 @@ struct TokenMass {
   /// log_sum are, and the target is `target_at` bytes behind its note.
   DecodeCompany company = {};
   size_t target_at = 0;
+  size_t targets_apart = 0;  ///< bytes from a KV head's target to the next one's; 0: they have one
 };
-/// `target` [1] is read on the device, so that a graph stays valid. Coded rows are left out: their
-/// codec sees to them (DeviceCodec::add_token_mass).
+/// `target` [1 or G] is read on the device, so that a graph stays valid. Coded rows are left out:
+/// their codec sees to them (DeviceCodec::add_token_mass).
 void add_token_mass(const TokenMass& call, const MassTarget* target, cudaStream_t stream);
 
 /// The last `queries` of T queries; query t sees the first before + t + 1 rows.

@@ -26,14 +26,14 @@ struct TokenParams {
 };
 /// The arguments of a launch, of one call or, along z, of several.
 struct PlacedMass : PlacedParams {
-  size_t target_at;
+  size_t target_at, targets_apart;
   int group;
 
   __device__ TokenParams here() const {
     const DecodePlace& own = places ? places[blockIdx.z] : place;
+    const size_t at = target_at + blockIdx.x * targets_apart;
     return {own.q, own.log_sum,
-            reinterpret_cast<const MassTarget*>(static_cast<const char*>(own.note) + target_at),
-            group};
+            reinterpret_cast<const MassTarget*>(static_cast<const char*>(own.note) + at), group};
   }
 };
 inline PlacedMass placed_mass(const TokenMass& call, const MassTarget* target) {
@@ -41,6 +41,7 @@ inline PlacedMass placed_mass(const TokenMass& call, const MassTarget* target) {
   placed.place.q = call.q;
   placed.place.log_sum = const_cast<float*>(call.log_sum);
   placed.place.note = target;
+  placed.targets_apart = call.targets_apart;
   placed.group = call.shape.query_heads / call.shape.kv_heads;
   return placed;
 }
@@ -149,7 +150,7 @@ __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& ta
   constexpr int kWarps = kTokenThreads / kWarp;
   const int head = blockIdx.x;
   DeviceSpan span;
-  span.keys = static_cast<const T*>(target.keys) + target.heads.at(head, target.head_stride, D);
+  span.keys = static_cast<const T*>(target.keys) + target.keys_at(head, D);
   span.rows = target.count(head);
   span.row_stride = D;
   const int begin = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / kWarp;

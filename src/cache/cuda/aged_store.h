@@ -14,7 +14,7 @@ class AgedStore final : public BodyStore {
   AgedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site);
 
   std::unique_ptr<BodyStore> clone() const override { return std::make_unique<AgedStore>(*this); }
-  std::string kind() const override { return codec_->name(); }
+  std::string kind() const override { return "aged " + codec_->name(); }
   size_t rows() const override { return old_.rows() + young_.rows() + announced_; }
   void announce(size_t rows) override { announced_ += rows; }
   void hide_first(size_t count) override;

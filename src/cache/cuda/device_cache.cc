@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include "pith/error.h"
@@ -150,19 +151,25 @@ void DeviceCache::protect(std::span<const TokenRange> ranges) {
 void DeviceCache::make_step_memory() {
   first_spans_.clear();
   first_notes_.clear();
-  size_t spans = 0, notes = 0;
+  first_targets_.clear();
+  size_t spans = 0, notes = 0, targets = 0;
   for (const auto& layer : layers_) {
     first_spans_.push_back(spans);
     first_notes_.push_back(notes);
-    spans += static_cast<size_t>(shape_.kv_heads) * layer->spans();
+    first_targets_.push_back(targets);
+    spans += layer->spans();
     notes += layer->notes();
+    targets += layer->has_targets() ? static_cast<size_t>(shape_.kv_heads) : 0;
     space_.set_layers_together(layer->layers_together());
   }
   begun_ = false;
   targets_.resize(layers_.size());
   spans_ = MirroredArray<DeviceSpan>(memory_, MemoryKind::kScratch, spans, stream_);
   token_notes_ = MirroredArray<TokenNote>(memory_, MemoryKind::kScratch, notes, stream_);
+  head_targets_ = MirroredArray<RowTarget>(memory_, MemoryKind::kScratch, targets, stream_);
   std::fill_n(spans_.host(), spans, DeviceSpan{});  // a layer may write fewer than it has room for
+  for (size_t l = 0; l < layers_.size(); ++l)
+    layers_[l]->mark_spans(spans_.host() + first_spans_[l]);
   std::fill_n(token_notes_.host(), notes, TokenNote{});
   log_sum_ = DeviceArray<float>(memory_, MemoryKind::kScratch,
                                 static_cast<size_t>(shape_.query_heads), stream_);
@@ -175,17 +182,22 @@ void DeviceCache::begin_ahead() {
 
 void DeviceCache::begin_token() {
   if (begun_) return;
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    targets_[l] = layers_[l]->begin_token(
-        {spans_.host() + first_spans_[l], token_notes_.host() + first_notes_[l]});
-  }
+  for (size_t l = 0; l < layers_.size(); ++l) targets_[l] = layers_[l]->begin_token(slots_of(l));
   if (probe_) probe_->begin_token();
   blocks_ = count_blocks();
   begun_ = true;
 }
 
-std::array<Upload, 2> DeviceCache::token_uploads() const {
-  return {spans_.upload_of(spans_.size()), token_notes_.upload_of(token_notes_.size())};
+TokenSlots DeviceCache::slots_of(size_t i) {
+  return {spans_.host() + first_spans_[i], token_notes_.host() + first_notes_[i],
+          head_targets_.host() + first_targets_[i]};
+}
+
+std::vector<Upload> DeviceCache::token_uploads() const {
+  std::vector<Upload> all{spans_.upload_of(spans_.size()),
+                          token_notes_.upload_of(token_notes_.size())};
+  if (head_targets_.size() > 0) all.push_back(head_targets_.upload_of(head_targets_.size()));
+  return all;
 }
 
 DecodeShape DeviceCache::token_shape() const {
@@ -216,34 +228,34 @@ int DeviceCache::count_blocks() const {
   return static_cast<int>(std::max<size_t>(1, (tiles + kTilesABlock - 1) / kTilesABlock));
 }
 
-DecodeCall DeviceCache::token_call(int layer, const DecodePlace& place) const {
+TokenStep DeviceCache::token_step(int layer, const DecodePlace& place,
+                                  const DecodeScratch& scratch) const {
   DecodeCall call{place, token_shape()};
-  call.shape.spans = static_cast<int>(at(layer).spans());
   call.dtype = dtype_;
   call.ready = true;  // spans came before the step's first kernel, codes with the token before
-  return call;
+  const size_t i = index(layer);
+  return {call, scratch, token_notes_.device() + first_notes_[i],
+          head_targets_.device() + first_targets_[i]};
 }
 
 void DeviceCache::attend_token(int layer, const DecodePlace& place, const DecodeScratch& scratch,
                                const DecodeCompany& company) const {
-  DecodeCall call = token_call(layer, place);
-  call.company = company;
-  if (comparing()) call.company.groups = nullptr;
-  at(layer).attend_token({call, scratch, token_notes_.device() + first_notes_[index(layer)]});
+  TokenStep step = token_step(layer, place, scratch);
+  step.call.company = company;
+  if (comparing()) step.call.company.groups = nullptr;
+  at(layer).attend_token(step);
 }
 
 void DeviceCache::begin_query() {
   begun_ = false;
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    layers_[l]->write_spans(
-        {spans_.host() + first_spans_[l], token_notes_.host() + first_notes_[l]});
-  }
+  for (size_t l = 0; l < layers_.size(); ++l) layers_[l]->write_spans(slots_of(l));
 }
 
 void DeviceCache::attend_only(int layer, const DecodePlace& place,
                               const DecodeScratch& scratch) const {
-  at(layer).attend_token({token_call(layer, place), scratch,
-                          token_notes_.device() + first_notes_[index(layer)], true});
+  TokenStep step = token_step(layer, place, scratch);
+  step.only_reads = true;
+  at(layer).attend_token(step);
 }
 
 void DeviceCache::compare_token(int layer, const float* out, const void* q) {
@@ -254,33 +266,29 @@ void DeviceCache::compare_token(int layer, const float* out, const void* q) {
 void DeviceCache::end_token(LateWork& late) {
   begun_ = false;
   if (probe_) probe_->append_token(targets_);
-  for (int l = first_layer_; l < end_layer(); ++l) {
-    at(l).end_token(space_, late_);
-    if (!late_.moves.empty() && late_.moves.back().staged) pass_layer(l);
-  }
+  const auto named = [this] {
+    if (!late_.moves.empty() && late_.moves.back().staged) pass_layer(false);
+  };
+  for (int l = first_layer_; l < end_layer(); ++l) at(l).end_token(space_, late_, named);
   take_moves();
   late.add(late_);
 }
 
-void DeviceCache::pass_layer(int layer) {
+void DeviceCache::pass_layer(bool last) {
   space_.next_layer();
-  if (++layers_waiting_ < space_.layers_together() && layer + 1 < end_layer()) return;
+  if (++layers_waiting_ < space_.layers_together() && !last) return;
   take_moves();
 }
 
-/// Neighbours of one kind go together.
+/// Those of one kind go together.
 void DeviceCache::take_moves() {
   late_.judge(stream_);
-  const std::vector<BodyMove>& moves = late_.moves;
-  for (size_t first = 0, end = 0; first < moves.size(); first = end) {
-    const BodyMove& move = moves[first];
-    const std::string kind = move.body->kind();
-    end = first + 1;
-    while (end < moves.size() && moves[end].rows == move.rows && moves[end].body->kind() == kind) {
-      ++end;
-    }
-    move.body->take(std::span(moves).subspan(first, end - first));
+  std::map<std::pair<std::string, size_t>, std::vector<BodyMove>> alike;
+  for (const BodyMove& move : late_.moves) {
+    const size_t rows = move.body->numbers_may_differ() ? 0 : move.rows;
+    alike[{move.body->kind(), rows}].push_back(move);
   }
+  for (const auto& entry : alike) entry.second.front().body->take(entry.second);
   late_.moves.clear();
   layers_waiting_ = 0;
 }
@@ -305,7 +313,7 @@ void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void*
   CausalCall call = chunk_call(q, tokens);
   call.result = result;
   call.result_dtype = dtype;
-  at(layer).attend_chunk(call, space_);
+  at(layer).attend_chunk(call, space_, late_, [this] { pass_layer(false); });
 }
 
 const float* DeviceCache::attend_chunk_only(int layer, const void* q, size_t tokens) {
@@ -320,13 +328,13 @@ const float* DeviceCache::attend_chunk_only(int layer, const void* q, size_t tok
 void DeviceCache::end_chunk(int layer, size_t tokens) {
   if (probe_) probe_->append_chunk(layer, chunk_, tokens);
   at(layer).end_chunk(tokens, space_, late_);
-  pass_layer(layer);
+  pass_layer(layer + 1 == end_layer());
 }
 
 void DeviceCache::append_chunk(int layer, size_t tokens) {
   if (probe_) probe_->append_chunk(layer, chunk_, tokens);
-  at(layer).append_chunk(tokens, space_, late_);
-  pass_layer(layer);
+  at(layer).append_chunk(tokens, space_, late_, [this] { pass_layer(false); });
+  pass_layer(layer + 1 == end_layer());
 }
 
 void DeviceCache::end_prefill() {

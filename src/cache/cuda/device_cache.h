@@ -3,7 +3,6 @@
 // host plans every step by itself; what a decode step's kernels read is uploaded once a step, and
 // nothing waits for the device.
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,11 +45,16 @@ class DeviceCache {
   /// begin_token() of the next token, if it takes no memory and changes nothing but what kernels
   /// read: it is then over when that comes. If something else comes first, it counts for nothing.
   void begin_ahead();
-  std::array<Upload, 2> token_uploads() const;
+  std::vector<Upload> token_uploads() const;
   /// Where the token's row goes.
   const RowTarget& token_target(int layer) const { return targets_[index(layer)]; }
   /// out f32 [H, D] <- attention of q [H, D], both in rows of their own.
   DecodePlace token_place(int layer, float* out, const void* q) const;
+  /// The calls of a layer's step, and the place of each one in a batch.
+  size_t token_calls(int layer) const { return at(layer).calls(); }
+  DecodePlace place_of_call(int layer, size_t call, const DecodePlace& whole) const {
+    return at(layer).place_of(call, whole, head_targets_.device() + first_targets_[index(layer)]);
+  }
   /// Blocks that the token's rows need in a batch (DecodeCompany::blocks), in any layer.
   int token_blocks() const { return blocks_; }
   void attend_token(int layer, const DecodePlace& place, const DecodeScratch& scratch,
@@ -119,7 +123,8 @@ class DeviceCache {
   /// Where a layer's are in layers_ and beside it.
   size_t index(int layer) const { return static_cast<size_t>(layer - first_layer_); }
   LayerRows& at(int layer) const { return *layers_[index(layer)]; }
-  DecodeCall token_call(int layer, const DecodePlace& place) const;
+  TokenSlots slots_of(size_t i);
+  TokenStep token_step(int layer, const DecodePlace& place, const DecodeScratch& scratch) const;
   CausalCall chunk_call(const void* q, size_t tokens) const;
   std::unique_ptr<LayerRows> make_layer(int layer, std::vector<Part>& parts);
   std::shared_ptr<const DeviceCodec> with_tables(const LayerPlan& plan, const TableSite& site);
@@ -131,8 +136,9 @@ class DeviceCache {
   void make_step_memory();
   int count_blocks() const;
   void take_moves();
-  /// Layer `layer` has named its moves; they may wait for those of other layers.
-  void pass_layer(int layer);
+  /// A layer, or a range of its heads, has named its moves; unless it is the last they may wait for
+  /// those of others.
+  void pass_layer(bool last);
 
   MemoryCounter& memory_;
   CacheShape shape_;
@@ -146,12 +152,13 @@ class DeviceCache {
   StreamNotes notes_;
   uint64_t loaded_ = 0;  // tokens of the state that is being loaded
   int first_layer_ = 0;
-  std::vector<Copied<LayerRows>> layers_;          // [L], or one
-  std::vector<size_t> first_spans_, first_notes_;  // [L] where a layer's begin
-  std::vector<RowTarget> targets_;                 // [L]
-  MirroredArray<DeviceSpan> spans_;                // [L, G, spans of the layer]
-  MirroredArray<TokenNote> token_notes_;           // [L, notes of the layer]
-  DeviceArray<float> log_sum_;                     // [H] of a token
+  std::vector<Copied<LayerRows>> layers_;                          // [L], or one
+  std::vector<size_t> first_spans_, first_notes_, first_targets_;  // [L] where a layer's begin
+  std::vector<RowTarget> targets_;                                 // [L]
+  MirroredArray<DeviceSpan> spans_;                                // [L, spans of the layer]
+  MirroredArray<TokenNote> token_notes_;                           // [L, notes of the layer]
+  MirroredArray<RowTarget> head_targets_;  // [L, G] of layers with several rules
+  DeviceArray<float> log_sum_;             // [H] of a token
   std::shared_ptr<DeviceCommon> common_;
   ChunkSpace& space_;
   bool begun_ = false;            // what kernels read of the next token is written

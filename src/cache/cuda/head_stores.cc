@@ -1,5 +1,7 @@
 #include "cache/cuda/head_stores.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -69,6 +71,16 @@ HeadStores::HeadStores(const LayerPlan& layer, const LayerSite& site)
   }
   const size_t numbers = chooser_->state_numbers(site.query_heads, site.dim);
   if (numbers > 0) state_.renew(numbers);
+}
+
+// Tables, and numbers that choosers keep of queries, are of these heads alone.
+std::string HeadStores::form() const {
+  const DeviceCodec* codec = layer_.codec.get();
+  const bool tables = codec && (codec->shared_bytes() > 0 || codec->learns_from() > 0);
+  const bool own_queries = chooser_->scales_queries() || state_.capacity() > 0;
+  if (tables || own_queries || ragged_ || layer_.cache_positions) return {};
+  return fmt::format("{}{}{}", codec ? layer_.codec_name : "dense", packs() ? ", packed" : "",
+                     wants_mass() ? ", with mass" : "");
 }
 
 void HeadStores::make_side(size_t stride) {

@@ -76,6 +76,9 @@ class HeadStores {
            (protected_.any() ? 1 : 0) + (ragged_ ? 1 : 0);
   }
   size_t notes() const { return ragged_ ? 2 : 1; }
+  /// Of neighbours in a layer those of one form attend in one call: attend_token() of one of them
+  /// serves all. Empty: no other's.
+  std::string form() const;
   RowTarget begin_token(const TokenSlots& slots);
   void attend_token(const TokenStep& step) const;
   bool begins_freely() const;

@@ -45,8 +45,8 @@ void HeadStores::write_spans(const TokenSlots& slots, const NewRows& fresh) cons
     const size_t unseen = rows_.rows() + 1 - std::min(rows_.rows() + 1, layer_.seen);
     last = {last.at + unseen, last.rows - unseen};
   }
-  DeviceSpan* span = slots.spans;
   for (size_t g = 0; g < site_.heads; ++g) {
+    DeviceSpan* span = slots.spans + g * slots.spans_apart;
     for (size_t i = 0; i < parts.count; ++i) {
       const DensePart& part = parts.part[i];
       for (size_t s = 0; i == parts.behind && between() && s < between()->spans(); ++s, ++span) {
@@ -111,6 +111,7 @@ void HeadStores::attend_token(const TokenStep& step) const {
                  call.q,
                  call.log_sum,
                  call.company};
+  mass.targets_apart = step.note_by_head ? sizeof(TokenNote) : 0;
   for (size_t i = 0; i < notes(); ++i) {
     mass.target_at = i * sizeof(TokenNote) + offsetof(TokenNote, mass);
     if (packs()) {

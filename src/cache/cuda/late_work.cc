@@ -64,7 +64,8 @@ void LateWork::add(LateWork& of_cache) {
 void LateWork::judge(cudaStream_t stream) {
   const auto shape = [](const HeavyWork& work) {
     const JudgedRows& rows = work.choice.rows;
-    return std::tuple(rows.dtype, rows.heads, rows.dim, static_cast<bool>(work.rest));
+    const bool in_codes = static_cast<bool>(work.rest);
+    return std::tuple(rows.dtype, in_codes ? 0 : rows.heads, rows.dim, in_codes);
   };
   std::ranges::stable_sort(heavy, {}, shape);
   for (auto first = heavy.begin(), end = first; first != heavy.end(); first = end) {

@@ -17,8 +17,8 @@ struct LateWork {
   std::vector<KeepCall> behind;     ///< what lies behind those moves up, once they have been
   std::vector<ChoiceWork> choices;  ///< selections of rows in codes, once those are there
 
-  /// Codes and what follows them, of one cache whose rows are of all heads, come here. Its codecs
-  /// of one name code equally, also in other layers; those of two caches only if they are one.
+  /// Codes and what follows them, of one cache, come here. Its codecs of one name code equally,
+  /// also in other layers and ranges of heads; those of two caches only if they are one.
   void add(LateWork& of_cache);
   /// Gives the device the selections of heavy rows, of many layers in one launch each.
   void judge(cudaStream_t stream);

@@ -1,17 +1,14 @@
 #include "cache/cuda/layer_rows.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
 
 #include "rows/cuda/dense_store.h"
 
 namespace pith::cuda {
 namespace {
-
-/// The moves of one run: others of the layer are not of its shape.
-void take(LateWork& late, cudaStream_t stream) {
-  late.judge(stream);
-  for (const BodyMove& move : late.moves) move.body->take({&move, 1});
-}
 
 /// Columns [offset, offset + width) of `rows` rows, bytes.
 struct Columns {
@@ -31,62 +28,132 @@ LayerRows::LayerRows(std::vector<HeadRun> runs, const LayerSite& site)
       runs_(std::move(runs)),
       token_(*site.memory, MemoryKind::kScratch, {2, 2 * site.dim}, site.stream) {
   if (!alone()) token_.renew(site.heads);
+  make_forms();
+}
+
+void LayerRows::make_forms() {
+  forms_.clear();
+  std::map<std::string, size_t> named;
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    HeadRun& run = runs_[i];
+    const std::string name = run.stores->form();
+    run.joins = alone() || !name.empty();
+    const auto found = named.find(name);
+    if (found == named.end() || name.empty()) {
+      named[name] = forms_.size();
+      forms_.push_back({{}, run.first});
+    }
+    HeadForm& form = name.empty() ? forms_.back() : forms_[named[name]];
+    form.runs.push_back(i);
+    form.heads = run.first + run.stores->heads() - form.first;
+    form.spans = std::max(form.spans, run.stores->spans());
+  }
+  size_t spans = 0, notes = 0;
+  for (HeadForm& form : forms_) {
+    form.first_span = std::exchange(spans, spans + form.heads * form.spans);
+    form.first_note = notes;
+    notes += form.by_head() ? form.heads : runs_[form.runs.front()].stores->notes();
+  }
 }
 
 size_t LayerRows::spans() const {
-  size_t most = 0;
-  for (const HeadRun& run : runs_) most = std::max(most, run.stores->spans());
-  return most;
+  const HeadForm& last = forms_.back();
+  return last.first_span + last.heads * last.spans;
 }
 
 size_t LayerRows::notes() const {
-  size_t all = 0;
-  for (const HeadRun& run : runs_) all += run.stores->notes();
-  return all;
+  const HeadForm& last = forms_.back();
+  return last.first_note + (last.by_head() ? last.heads : runs_[last.runs.front()].stores->notes());
+}
+
+void LayerRows::mark_spans(DeviceSpan* spans) const {
+  for (const HeadForm& form : forms_) {
+    for (size_t head = form.first; head < form.first + form.heads; ++head) {
+      const auto has = [&](size_t run) { return &runs_[run] == &run_of(head); };
+      if (std::ranges::none_of(form.runs, has))
+        spans[form.first_span + (head - form.first) * form.spans].rows = DeviceSpan::kElsewhere;
+    }
+  }
+}
+
+DecodePlace LayerRows::place_of(size_t call, const DecodePlace& whole,
+                                const RowTarget* targets) const {
+  DecodePlace place = whole;
+  if (call == forms_.size()) {
+    place.q = token_.at();
+    place.note = targets;
+    return place;
+  }
+  const HeadForm& form = forms_[call];
+  const size_t query = form.first * (site_.query_heads / site_.heads);
+  place.q = static_cast<const std::byte*>(whole.q) + query * site_.dim * 2;
+  place.spans += form.first_span;
+  place.out += query * site_.dim;
+  place.log_sum += query;
+  place.note = static_cast<const TokenNote*>(whole.note) + form.first_note;
+  return place;
+}
+
+template <class F>
+void LayerRows::for_slots(const TokenSlots& slots, const F& f) {
+  for (const HeadForm& form : forms_) {
+    for (const size_t i : form.runs) {
+      HeadRun& run = runs_[i];
+      TokenSlots mine = slots;
+      mine.spans_apart = form.spans;
+      mine.spans += form.first_span + (run.first - form.first) * form.spans;
+      mine.note += form.first_note;
+      if (form.by_head()) mine.note += run.first - form.first;
+      f(run, mine);
+      if (!form.by_head()) continue;
+      mine.note->mass.first_head = static_cast<int32_t>(run.first - form.first);
+      std::fill_n(mine.note + 1, run.stores->heads() - 1, *mine.note);
+    }
+  }
 }
 
 RowTarget LayerRows::begin_token(const TokenSlots& slots) {
-  if (alone()) return only().begin_token(slots);
-  TokenSlots mine = slots;
-  for (HeadRun& run : runs_) {
-    mine.note->target = run.stores->begin_token(mine);
-    mine.spans += run.stores->heads() * run.stores->spans();
-    mine.note += run.stores->notes();
-  }
-  return {token_.at(0), token_.at(1), site_.dim, 0};
+  RowTarget target;
+  for_slots(slots, [&](HeadRun& run, const TokenSlots& mine) {
+    target = run.stores->begin_token(mine);
+    if (alone()) return;
+    const size_t apart = 2 * target.head_stride;  // bytes
+    for (size_t g = 0; g < run.stores->heads(); ++g) {
+      slots.targets[run.first + g] = {static_cast<std::byte*>(target.k) + g * apart,
+                                      static_cast<std::byte*>(target.v) + g * apart, 0, target.row};
+    }
+  });
+  return alone() ? target : RowTarget{token_.at(0), token_.at(1), site_.dim, 0};
 }
 
 void LayerRows::write_spans(const TokenSlots& slots) {
-  TokenSlots mine = slots;
-  for (HeadRun& run : runs_) {
-    run.stores->write_spans(mine);
-    mine.spans += run.stores->heads() * run.stores->spans();
-    mine.note += run.stores->notes();
-  }
+  for_slots(slots, [](HeadRun& run, const TokenSlots& mine) { run.stores->write_spans(mine); });
+}
+
+void LayerRows::copy_token(const TokenStep& step) const {
+  TokenRowsCall rows{place_of(forms_.size(), step.call, step.targets)};
+  rows.heads = static_cast<int>(site_.heads);
+  rows.dim = static_cast<int>(site_.dim);
+  rows.company = step.call.company;
+  rows.company.place += forms_.size() * rows.company.places_apart;
+  copy_token_rows(rows, site_.stream);
 }
 
 void LayerRows::attend_token(const TokenStep& step) const {
-  if (alone()) return only().attend_token(step);
+  if (!alone() && !step.only_reads) copy_token(step);
   const size_t group = site_.query_heads / site_.heads;
-  const DeviceSpan* spans = step.call.spans;
-  const TokenNote* note = step.note;
-  for (const HeadRun& run : runs_) {
-    const size_t query = run.first * group * site_.dim;
-    TokenRowsCall rows{token_.at(0, run.first), token_.at(1, run.first), &note->target};
-    rows.heads = static_cast<int>(run.stores->heads());
-    rows.dim = static_cast<int>(site_.dim);
-    if (!step.only_reads) copy_token_rows(rows, site_.stream);
-    DecodeCall call = step.alone();
-    call.shape.query_heads = static_cast<int>(run.stores->query_heads());
-    call.shape.kv_heads = static_cast<int>(run.stores->heads());
-    call.shape.spans = static_cast<int>(run.stores->spans());
-    call.q = static_cast<const std::byte*>(call.q) + query * 2;
-    call.spans = spans;
-    call.out += query;
-    call.log_sum += run.first * group;
-    run.stores->attend_token({call, step.scratch, note, step.only_reads});
-    spans += run.stores->heads() * run.stores->spans();
-    note += run.stores->notes();
+  for (size_t i = 0; i < forms_.size(); ++i) {
+    const HeadForm& form = forms_[i];
+    TokenStep mine = step;
+    DecodeCall& call = mine.call;
+    static_cast<DecodePlace&>(call) = place_of(i, step.call, step.targets);
+    call.shape.query_heads = static_cast<int>(form.heads * group);
+    call.shape.kv_heads = static_cast<int>(form.heads);
+    call.shape.spans = static_cast<int>(form.spans);
+    call.company.place += i * call.company.places_apart;
+    mine.note = step.note + form.first_note;
+    mine.note_by_head = form.by_head();
+    runs_[form.runs.front()].stores->attend_token(mine);
   }
 }
 
@@ -94,13 +161,30 @@ bool LayerRows::begins_freely() const {
   return std::ranges::all_of(runs_, [](const HeadRun& run) { return run.stores->begins_freely(); });
 }
 
-void LayerRows::end_token(ChunkSpace& space, LateWork& late) {
-  if (alone()) return only().end_token(space, late);
+size_t LayerRows::layers_together() const {
+  size_t most = 1;
+  for (const HeadRun& run : runs_) {
+    if (run.joins) most = std::max(most, run.stores->layers_together());
+  }
+  return most;
+}
+
+// Codecs with tables of these heads alone: another range's work of the same name is not theirs.
+template <class End>
+void LayerRows::end_run(HeadRun& run, ChunkSpace& space, LateWork& late, const End& end) {
+  if (run.joins) return end(late);
+  LateWork mine;
+  end(mine);
+  mine.judge(site_.stream);
+  for (const BodyMove& move : mine.moves) move.body->take({&move, 1});
+  mine.moves.clear();
+  mine.run(space, site_.stream);
+}
+
+void LayerRows::end_token(ChunkSpace& space, LateWork& late, const Named& named) {
   for (HeadRun& run : runs_) {
-    LateWork mine;
-    run.stores->end_token(space, mine);
-    take(mine, site_.stream);
-    mine.run(space, site_.stream);
+    end_run(run, space, late, [&](LateWork& own) { run.stores->end_token(space, own); });
+    named();
   }
 }
 
@@ -169,18 +253,18 @@ void LayerRows::end_chunk(size_t tokens, ChunkSpace& space, LateWork& late) {
   if (alone()) only().end_chunk(tokens, space, late);
 }
 
-void LayerRows::append_chunk(size_t tokens, ChunkSpace& space, LateWork& late) {
+void LayerRows::append_chunk(size_t tokens, ChunkSpace& space, LateWork& late, const Named& named) {
   if (alone()) return only().append_chunk(tokens, space, late);
   const RowTarget rows = apart(tokens, space).rows;
   for (HeadRun& run : runs_) {
     copy_rows(run.stores->begin_chunk(tokens, space), rows, run, tokens);
-    LateWork mine;
-    run.stores->append_chunk(tokens, space, mine);
-    take(mine, site_.stream);
+    end_run(run, space, late, [&](LateWork& own) { run.stores->append_chunk(tokens, space, own); });
+    named();
   }
 }
 
-void LayerRows::attend_chunk(CausalCall call, ChunkSpace& space) {
+void LayerRows::attend_chunk(CausalCall call, ChunkSpace& space, LateWork& late,
+                             const Named& named) {
   if (alone()) return only().attend_chunk(call, space);
   const auto tokens = static_cast<size_t>(call.tokens);
   const Apart place = apart(tokens, space);
@@ -194,9 +278,8 @@ void LayerRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     run.stores->attend_chunk(call_of(run, call, place), space);
     copy(result + first * number, all * number,
          {place.result, width * number, width * number, tokens}, site_.stream);
-    LateWork mine;
-    run.stores->end_chunk(tokens, space, mine);
-    take(mine, site_.stream);
+    end_run(run, space, late, [&](LateWork& own) { run.stores->end_chunk(tokens, space, own); });
+    named();
   }
 }
 
@@ -206,6 +289,7 @@ void LayerRows::end_prefill(ChunkSpace& space) {
 
 void LayerRows::protect(const ProtectedRows& rows) {
   for (HeadRun& run : runs_) run.stores->protect(rows);
+  make_forms();  // rows that are protected are a span more
 }
 
 const HeadRun& LayerRows::run_of(size_t head) const {
@@ -224,13 +308,10 @@ void LayerRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
 }
 
 std::span<const DeviceSpan> LayerRows::spans_of(const DeviceSpan* spans, size_t head) const {
-  const HeadRun& of_head = run_of(head);
-  for (const HeadRun& run : runs_) {
-    const size_t each = run.stores->spans();
-    if (&run == &of_head) return {spans + (head - run.first) * each, each};
-    spans += run.stores->heads() * each;
-  }
-  return {};
+  const auto run = static_cast<size_t>(&run_of(head) - runs_.data());
+  const HeadForm& form = *std::ranges::find_if(
+      forms_, [&](const HeadForm& f) { return std::ranges::find(f.runs, run) != f.runs.end(); });
+  return {spans + form.first_span + (head - form.first) * form.spans, form.spans};
 }
 
 void LayerRows::archive(Archive& a, const SeenStream& seen) {

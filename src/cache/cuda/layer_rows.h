@@ -2,11 +2,14 @@
 // The rows of one layer on the GPU: stores of KV heads side by side, one list of heads a rule.
 // Their spans for attention, and when they move.
 //
-// Where heads have different rules each range of neighbours attends with its own queries. New rows
-// of all heads come to one place, from where each range copies its own. Cost beside the stores': a
-// token's rows are copied once, by a launch a range; a chunk's rows, queries and results too; each
-// range attends, and moves its rows, in launches of its own. One range alone costs nothing.
+// Where heads have different rules, ranges of neighbours attend to a token by forms: those whose
+// rows one kernel reads are one call, over all heads from the first of them to the last, to which
+// heads between that are another's say so. New rows of all heads come to one place, from where each
+// range gets its own. Cost beside the stores': a token's rows are copied once, by one launch; a
+// chunk's rows, queries and results too, by each range, which attends in launches of its own. One
+// range alone costs nothing.
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,6 +21,16 @@ namespace pith::cuda {
 struct HeadRun {
   size_t first = 0;  ///< KV head
   Copied<HeadStores> stores;
+  bool joins = true;  ///< its late work may wait for that of others
+};
+
+/// Ranges of one form: a call of a token's attention.
+struct HeadForm {
+  std::vector<size_t> runs;
+  size_t first = 0, heads = 0;            ///< KV heads, from the first range's to the last's
+  size_t spans = 0;                       ///< of each
+  size_t first_span = 0, first_note = 0;  ///< of the layer's
+  bool by_head() const { return runs.size() > 1; }
 };
 
 class LayerRows {
@@ -25,9 +38,17 @@ class LayerRows {
   /// `runs` have all heads of `site`, ascending.
   LayerRows(std::vector<HeadRun> runs, const LayerSite& site);
 
-  /// Spans a KV head: the most of any run; their spans lie one behind the other.
+  /// Of all heads: room for each form's, one behind the other.
   size_t spans() const;
   size_t notes() const;
+  /// Writes the spans that begin_token() leaves: those of heads that are elsewhere.
+  void mark_spans(DeviceSpan* spans) const;
+  /// A token's calls, and where the numbers of one are; `whole`: of all heads, and `targets` on the
+  /// device.
+  size_t calls() const { return forms_.size() + (alone() ? 0 : 1); }
+  DecodePlace place_of(size_t call, const DecodePlace& whole, const RowTarget* targets) const;
+  /// Whether there are such targets.
+  bool has_targets() const { return !alone(); }
   /// Makes room for one token; spans are told as they will be with its row in place.
   RowTarget begin_token(const TokenSlots& slots);
   /// Depends on nothing that changes from token to token.
@@ -35,8 +56,10 @@ class LayerRows {
   /// Whether begin_token() takes no memory and changes nothing but what it writes.
   bool begins_freely() const;
   /// Rows that go into the body now are named in `late`, as other work that may wait until all
-  /// layers have ended; the caller lets it be done together, before the next pass.
-  void end_token(ChunkSpace& space, LateWork& late);
+  /// layers have ended; the caller lets it be done together, before the next pass. `named` is
+  /// called behind each range's: what it staged stays in the space until it has been taken.
+  using Named = std::function<void()>;
+  void end_token(ChunkSpace& space, LateWork& late, const Named& named);
 
   /// The spans of what is held, for a query that stands behind it and brings no row.
   void write_spans(const TokenSlots& slots);
@@ -46,15 +69,15 @@ class LayerRows {
 
   /// Where the chunk's rows go.
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space);
-  /// `call` lacks the spans and the partial results. Several runs append the rows too, one by one:
-  /// they use the space in turn.
-  void attend_chunk(CausalCall call, ChunkSpace& space);
+  /// `call` lacks the spans and the partial results. Several runs append the rows too, one by one,
+  /// and end the chunk: they use the space in turn. `late`, `named`: as end_token's.
+  void attend_chunk(CausalCall call, ChunkSpace& space, LateWork& late, const Named& named);
   /// As end_token, of moves and heavy rows alone.
   void end_chunk(size_t tokens, ChunkSpace& space, LateWork& late);
-  /// As end_chunk, of a chunk that nobody attended from.
-  void append_chunk(size_t tokens, ChunkSpace& space, LateWork& late);
-  /// Layers whose moves at a chunk's end are worth taking together.
-  size_t layers_together() const { return alone() ? only().layers_together() : 1; }
+  /// As end_chunk, of a chunk that nobody attended from; several runs end it here.
+  void append_chunk(size_t tokens, ChunkSpace& space, LateWork& late, const Named& named);
+  /// Layers, or ranges, whose moves at a chunk's end are worth taking together.
+  size_t layers_together() const;
   /// The prompt is complete.
   void end_prefill(ChunkSpace& space);
   /// Replaces the rows to protect; those of tokens already here must not change. spans() may grow.
@@ -77,6 +100,14 @@ class LayerRows {
   bool alone() const { return runs_.size() == 1; }
   HeadStores& only() const { return *runs_.front().stores; }
   const HeadRun& run_of(size_t head) const;
+  void make_forms();
+  /// Calls f(run, slots) for each range, with its part of the layer's slots.
+  template <class F>
+  void for_slots(const TokenSlots& slots, const F& f);
+  void copy_token(const TokenStep& step) const;
+  /// `end` names a range's late work.
+  template <class End>
+  void end_run(HeadRun& run, ChunkSpace& space, LateWork& late, const End& end);
   /// A chunk's rows of all heads, and one run's queries and results.
   struct Apart {
     RowTarget rows;
@@ -90,14 +121,16 @@ class LayerRows {
 
   LayerSite site_;
   std::vector<HeadRun> runs_;
+  std::vector<HeadForm> forms_;
   Slab token_;  // [2, G, D] a token's rows, of several runs
 };
 
-/// A token's new rows of some heads to their place, which is read on the device.
+/// A token's new rows of all heads to their places. The place's q: rows [2, G, D] of 16 bits; its
+/// note: RowTarget [G] on the device, of each head alone.
 struct TokenRowsCall {
-  const void *k = nullptr, *v = nullptr;  // [heads, D] of 16 bits
-  const RowTarget* to = nullptr;          // [1], on the device
+  DecodePlace place;
   int heads = 0, dim = 0;
+  DecodeCompany company;
 };
 void copy_token_rows(const TokenRowsCall& call, cudaStream_t stream);
 

@@ -14,18 +14,23 @@ struct TokenNote {
   MassTarget mass;
   QueryNote queries;
   int64_t evicted = 0;  ///< rows that the sink moves up by, where positions are the cache's
-  RowTarget target;     ///< of a run of heads: see HeadRuns
 };
-/// The arguments of a token's kernels, as they are written on the host: one layer's.
+/// The arguments of a token's kernels, as they are written on the host: one layer's, or those of
+/// some heads of it.
 struct TokenSlots {
-  DeviceSpan* spans = nullptr;  // [G, spans()]
-  TokenNote* note = nullptr;    // [notes()]
+  DeviceSpan* spans = nullptr;   // [G, spans_apart]
+  TokenNote* note = nullptr;     // [notes()]
+  RowTarget* targets = nullptr;  // [G] of layers whose heads have several rules
+  size_t spans_apart = 0;        ///< from a head's spans to the next one's
 };
-/// One layer's step of a token.
+/// One layer's step of a token, or that of some heads of it.
 struct TokenStep {
   DecodeCall call;  ///< lacks nothing; log_sum is there
   const DecodeScratch& scratch;
-  const TokenNote* note = nullptr;  // [notes()], on the device
+  const TokenNote* note = nullptr;     // [notes()], on the device
+  const RowTarget* targets = nullptr;  // [G], likewise: see TokenSlots
+  /// Each head of the call has a note of its own; else they have one.
+  bool note_by_head = false;
   /// A query without a row of its own, that selectors do not see: spans are write_spans's.
   bool only_reads = false;
 

@@ -118,6 +118,8 @@ class DeviceForward {
   Pass& pass_of(std::span<const TokenRun> runs);
   bool knows_kinds(std::span<const TokenRun> runs) const;
   std::vector<std::vector<DecodeLaunch>> attention_of(std::span<const TokenRun> runs);
+  DecodePlace place_of(const DeviceCache& cache, int layer, size_t i) const;
+  void reserve_places(size_t count);
   template <class Work>
   CapturedGraph capture(const Work& work);
   DecodeGroups attention_groups(std::span<const TokenRun> runs, int layer);
@@ -179,7 +181,8 @@ class DeviceForward {
   MirroredArray<AngleSource> angles_;       // [ropes, tokens of the pass]
   MirroredArray<RowTarget> targets_;        // [L, tokens of the pass]
   MirroredArray<float*> states_;            // [most tokens]
-  MirroredArray<DecodePlace> places_;       // [L, tokens of the pass]
+  MirroredArray<DecodePlace> places_;       // [L, calls of the layer, tokens of the pass]
+  std::vector<size_t> first_places_;        // [L + 1] where a layer's begin
   DecodeScratch attention_;                 // of all tokens of a pass
   std::vector<int> blocks_;                 // of this pass's tokens' attention; 0: as it likes
   std::vector<const DeviceCache*> seated_;  // whose places_ are

@@ -77,15 +77,37 @@ bool DeviceForward::seat(std::span<const TokenRun> runs) {
   seated_.clear();
   for (const TokenRun& r : runs) seated_.push_back(r.cache);
   const size_t n = runs.size();
-  auto* attended = reinterpret_cast<float*>(input_.data());  // [n, H, D]
-  const auto width = static_cast<size_t>(config_.query_heads * config_.head_dim);
+  first_places_.assign(1, 0);
+  for (int l = 0; l < config_.layers; ++l) {
+    size_t calls = 0;
+    for (const TokenRun& r : runs) calls = std::max(calls, r.cache->token_calls(l));
+    first_places_.push_back(first_places_.back() + calls * n);
+  }
+  reserve_places(first_places_.back());
   for (int l = 0; l < config_.layers; ++l) {
     for (size_t i = 0; i < n; ++i) {
-      places_.host()[static_cast<size_t>(l) * n + i] =
-          runs[i].cache->token_place(l, attended + i * width, q_.data() + i * width * kRowBytes);
+      const DeviceCache& cache = *runs[i].cache;
+      const DecodePlace whole = place_of(cache, l, i);
+      DecodePlace* place = places_.host() + first_places_[static_cast<size_t>(l)] + i;
+      for (size_t call = 0; call < cache.token_calls(l); ++call)
+        place[call * n] = cache.place_of_call(l, call, whole);
     }
   }
   return true;
+}
+
+/// Graphs know where places are: with new memory they are captured anew.
+void DeviceForward::reserve_places(size_t count) {
+  if (places_.size() >= count) return;
+  passes_.clear();
+  places_ = MirroredArray<DecodePlace>(memory_, MemoryKind::kScratch, count, stream_);
+}
+
+/// A layer's, of the pass's token `i`.
+DecodePlace DeviceForward::place_of(const DeviceCache& cache, int layer, size_t i) const {
+  auto* attended = reinterpret_cast<float*>(input_.data());  // [n, H, D]
+  const auto width = static_cast<size_t>(config_.query_heads * config_.head_dim);
+  return cache.token_place(layer, attended + i * width, q_.data() + i * width * kRowBytes);
 }
 
 void DeviceForward::forget(const DeviceCache& cache) {
@@ -106,7 +128,7 @@ void DeviceForward::upload(std::span<const TokenRun> runs, bool seated) {
   std::vector<Upload> uploads{ids_.upload_of(n),
                               angles_.upload_of(runs.front().cache->ropes().size() * n),
                               targets_.upload_of(all), states_.upload_of(n)};
-  if (seated && together_) uploads.push_back(places_.upload_of(all));
+  if (seated && together_) uploads.push_back(places_.upload_of(first_places_.back()));
   for (const TokenRun& r : runs)
     std::ranges::copy(r.cache->token_uploads(), std::back_inserter(uploads));
   upload_all(uploads, stream_);
@@ -215,13 +237,13 @@ void DeviceForward::attend_tokens(std::span<const TokenRun> runs, const Pass& pa
 /// Sequence by sequence; those of one policy will be one launch. The work that does not go by
 /// groups is given to the stream.
 DecodeGroups DeviceForward::attention_groups(std::span<const TokenRun> runs, int layer) {
-  const size_t first = static_cast<size_t>(layer) * runs.size();
+  const DecodePlace* places = places_.device() + first_places_[static_cast<size_t>(layer)];
   DecodeGroups groups;
   for (size_t i = 0; i < runs.size(); ++i) {
     DeviceCache& cache = *runs[i].cache;
-    const DecodePlace& place = places_.host()[first + i];
+    const DecodePlace place = place_of(cache, layer, i);
     DecodeCompany company;
-    if (together_) company = {&groups, places_.device() + first + i, blocks_[i]};
+    if (together_) company = {&groups, places + i, runs.size(), blocks_[i]};
     groups.next_sequence();
     cache.attend_token(layer, place, attention_, company);
     if (cache.comparing()) cache.compare_token(layer, place.out, place.q);

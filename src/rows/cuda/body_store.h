@@ -62,8 +62,9 @@ class BodyStore {
  public:
   virtual ~BodyStore() = default;
   virtual std::unique_ptr<BodyStore> clone() const = 0;
-  /// Bodies of one kind take rows together.
+  /// Bodies of one kind take rows together: equally many of each, unless numbers may differ.
   virtual std::string kind() const = 0;
+  virtual bool numbers_may_differ() const { return false; }
   /// Rows held of one head, the most where heads differ; moves that were announced count.
   virtual size_t rows() const = 0;
 
@@ -76,8 +77,7 @@ class BodyStore {
   virtual void follow(const std::shared_ptr<const DeviceCodec>& /*codec*/) {}
   /// Positions that no row has that is announced after this, for bodies that look at positions.
   virtual void protect(std::span<const TokenRange> /*ranges*/) {}
-  /// Takes what was announced, into bodies of this kind and equally many rows, in as few launches
-  /// as it can.
+  /// Takes what was announced, into bodies of this kind, in as few launches as it can.
   virtual void take(std::span<const BodyMove> moves) const = 0;
   /// Of all rows that ever came the first `count` are not attended to any more, and need not stay:
   /// for bodies whose site slides. Everything announced has been taken.

@@ -1,5 +1,7 @@
 #include "rows/cuda/coded_store.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -66,6 +68,10 @@ CodedStore::CodedStore(const CodedStore& other)
       veil_(other.veil_) {
   if (other.capacity() > 0) move_to(other.capacity(), other);
   copy_buffer(waiting_, other.waiting_, site_.stream);
+}
+
+std::string CodedStore::kind() const {
+  return fmt::format("{} of {} heads", codec_->name(), site_.heads);
 }
 
 void CodedStore::learn(const RowTarget& rows, DType dtype, const RowPositions& positions) {

@@ -33,7 +33,7 @@ class CodedStore final : public BodyStore {
   CodedStore(const CodedStore& other);
 
   std::unique_ptr<BodyStore> clone() const override { return std::make_unique<CodedStore>(*this); }
-  std::string kind() const override { return codec_->name(); }
+  std::string kind() const override;
   size_t rows() const override { return rows_; }
   /// Whole blocks.
   void announce(size_t rows) override;

@@ -201,9 +201,10 @@ __global__ void __launch_bounds__(kMassWarps<D>* kWarp)
     const float2 log_sums = log_sums_of(p, head, query);
     for (int first = begin; first < coded; first += step) {
       const size_t block = target.first_block(head) + first / kBlockRows;
-      const LevelBlock parts{static_cast<const char*>(target.codes) + block * f.code_bytes(D),
-                             static_cast<const char*>(target.code_side) + block * f.at.side,
-                             nullptr, records_of(f, target.records, target.record_stride, head)};
+      const LevelBlock parts{
+          static_cast<const char*>(target.codes) + block * f.code_bytes(D),
+          static_cast<const char*>(target.code_side) + block * f.at.side, nullptr,
+          records_of(f, target.records, target.record_stride, static_cast<int>(target.own(head)))};
       builder.build(built[warp], kBuiltKeyStride<D>, parts, first % kBlockRows, 0);
       float s[1][4];
       score_built<D>(s, built[warp], operands);

@@ -116,7 +116,9 @@ class HeadJudge {
 template <class T, int D>
 __global__ void __launch_bounds__(kChooseThreads)
     judge_kernel(const __grid_constant__ CallsOfLayers<HeavyCall> calls) {
-  HeadJudge<T, D>(calls.of[blockIdx.y], blockIdx.x).judge_all();
+  const HeavyCall& call = calls.of[blockIdx.y];
+  if (static_cast<int>(blockIdx.x) >= call.rows.heads) return;
+  HeadJudge<T, D>(call, blockIdx.x).judge_all();
 }
 
 /// Blocks (pieces of 16 bytes, head, layer x keys or values).
@@ -176,9 +178,10 @@ void with_layers(std::span<const HeavyWork> layers, const CallOf& call_of, const
 }
 
 void judge(const CallsOfLayers<HeavyCall>& calls, unsigned layers, cudaStream_t stream) {
-  const JudgedRows& rows = calls.of[0].rows;
-  with_shares(rows, [&]<class T, int D>() {
-    launch_kernel(judge_kernel<T, D>, {dim3(rows.heads, layers), kChooseThreads}, stream,
+  int heads = 0;
+  for (const HeavyCall& call : calls.of) heads = std::max(heads, call.rows.heads);
+  with_shares(calls.of[0].rows, [&]<class T, int D>() {
+    launch_kernel(judge_kernel<T, D>, {dim3(heads, layers), kChooseThreads}, stream,
                   "the choice of heavy rows", calls);
   });
 }

@@ -49,8 +49,8 @@ struct HeavyWork {
   KeepCall keep;
   std::function<void()> rest;  ///< instead of the two, of rows in codes
 };
-/// Of layers of equally many heads and channels, whose rows are of one type and either dense or in
-/// codes, in few launches.
+/// Of layers of equally many channels, whose rows are of one type and either dense, of equally many
+/// heads, or in codes, in few launches.
 void judge_heavy(std::span<const HeavyWork> layers, cudaStream_t stream);
 
 /// Rows that choose_heavy drops move to the front, and those that stay follow: rows, through `room`

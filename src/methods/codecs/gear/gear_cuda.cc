@@ -29,7 +29,7 @@ std::shared_ptr<const DeviceCodec> GearDeviceCodec::with_tables(const TableSite&
   const auto dim = static_cast<size_t>(site.head_dim);
   const size_t apart = GearCodec(gear_).at(dim).outliers;
   own->format_.keys.apart = own->format_.values.apart = static_cast<int>(apart);
-  own->name_ = fmt::format("{}, layer {}", name_, site.layer);
+  own->name_ = fmt::format("{}, layer {} from head {}", name_, site.layer, site.first_head);
   const uint32_t stream = kGearStream + 2 * site.first_head;
   own->key_random_ = {site.seed, site.layer, stream};
   own->value_random_ = {site.seed, site.layer, stream + 1};

@@ -56,7 +56,7 @@ ExpressArrays ExpressDevice::arrays() const {
 }
 
 ExpressJob ExpressDevice::job(const NewDeviceRows& rows) {
-  const ExpressJob job{arrays(), rows, site_.layer, state_};
+  const ExpressJob job{arrays(), rows, rule_, site_, state_};
   advance(state_, rule_.shape, static_cast<uint64_t>(rows.count));
   return job;
 }
@@ -66,7 +66,7 @@ void ExpressDevice::take(const NewDeviceRows& rows, cudaStream_t stream) {
   ExpressJobs jobs;
   jobs.job[0] = job(rows);
   jobs.count = 1;
-  express_take(rule_, site_, jobs, stream);
+  express_take(jobs, stream);
 }
 
 DeviceSpan ExpressDevice::span(size_t head) const {

@@ -64,7 +64,8 @@ struct ExpressArrays {
 struct ExpressJob {
   ExpressArrays arrays;
   NewDeviceRows rows;
-  uint32_t layer = 0;
+  DeviceExpressRule rule;
+  ExpressSite site;
   ExpressState state;  ///< before them
 };
 inline constexpr int kMostExpressJobs = 32;  // what a launch's parameters have room for
@@ -98,8 +99,7 @@ class ExpressDevice {
   ExpressState state_;
 };
 
-/// One launch for all jobs. Everything of `site` but the layer holds for all.
-void express_take(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressJobs& jobs,
-                  cudaStream_t stream);
+/// One launch for all jobs, whose rows are of one type and dimension.
+void express_take(const ExpressJobs& jobs, cudaStream_t stream);
 
 }  // namespace pith::cuda

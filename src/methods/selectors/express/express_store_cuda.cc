@@ -35,13 +35,11 @@ class ExpressStore final : public BodyStore {
   std::unique_ptr<BodyStore> clone() const override {
     return std::make_unique<ExpressStore>(*this);
   }
-  /// Each body codes for itself, so that layers with codecs of their own go together.
+  /// Each body codes for itself, and brings its own rule: only the kernel must be one.
   std::string kind() const override {
-    const HalvingRule& h = rule_.halving;
-    return fmt::format("express {} {} {} {} {} {} {} {} {}", rule_.shape.target,
-                       rule_.shape.inflation, h.balance, h.centre, h.temperature, h.value_constant,
-                       rule_.weight_exponent, place_.first_position, codes_ ? "in codes" : "dense");
+    return fmt::format("express in {}, {}", to_string(place_.dtype), codes_ ? "codes" : "dense");
   }
+  bool numbers_may_differ() const override { return true; }
   size_t rows() const override { return state_.rows(); }
   void announce(size_t rows) override { advance(state_, rule_.shape, rows); }
   void take(std::span<const BodyMove> moves) const override;
@@ -104,6 +102,10 @@ class ExpressStore final : public BodyStore {
   /// At most kMostExpressJobs.
   void take_together(std::span<const BodyMove> moves) const;
   ExpressJob job_of(const BodyMove& move);
+  /// Of all heads, where codes are given back.
+  size_t rows_of_room() const {
+    return codes_ ? site_.heads * static_cast<size_t>(device_.arrays().capacity) : 0;
+  }
   /// Codes new rows behind those held, which are unpacked to the job's room.
   void unfold(const BodyMove& move, const ExpressArrays& room);
   /// The rows that are left move to their place.
@@ -122,34 +124,38 @@ void ExpressStore::take(std::span<const BodyMove> moves) const {
   constexpr size_t kFew = 4;
   size_t together = kMostExpressJobs;
   if (codes_)
-    together = std::min(layers_together(), moves.front().rows > kBlockRows ? together : kFew);
+    together =
+        std::min(layers_together(),
+                 std::ranges::max(moves, {}, &BodyMove::rows).rows > kBlockRows ? together : kFew);
   for (size_t first = 0; first < moves.size(); first += together) {
     take_together(moves.subspan(first, std::min(together, moves.size() - first)));
   }
 }
 
 void ExpressStore::take_together(std::span<const BodyMove> moves) const {
-  // Bodies of one kind have one capacity.
-  const size_t rows = codes_ ? site_.heads * static_cast<size_t>(device_.arrays().capacity) : 0;
-  const size_t bytes = rows * site_.dim * 2;
-  const size_t all = moves.size();
-  DeviceArray<std::byte> room(*site_.memory, MemoryKind::kScratch, 2 * all * bytes, site_.stream);
-  DeviceArray<int32_t> sources(*site_.memory, MemoryKind::kScratch, all * rows, site_.stream);
+  const auto body_of = [](const BodyMove& move) -> ExpressStore& {
+    return static_cast<ExpressStore&>(*move.body);
+  };
+  size_t rows = 0;
+  for (const BodyMove& move : moves) rows += body_of(move).rows_of_room();
+  const size_t row = site_.dim * 2;  // bytes
+  DeviceArray<std::byte> room(*site_.memory, MemoryKind::kScratch, 2 * rows * row, site_.stream);
+  DeviceArray<int32_t> sources(*site_.memory, MemoryKind::kScratch, rows, site_.stream);
   ExpressJobs jobs;
+  size_t first = 0;
   for (const BodyMove& move : moves) {
-    auto& body = static_cast<ExpressStore&>(*move.body);
-    const auto i = static_cast<size_t>(jobs.count);
+    ExpressStore& body = body_of(move);
     ExpressJob& job = jobs.job[jobs.count++] = body.job_of(move);
     if (!codes_) continue;
-    job.arrays.k = room.data() + 2 * i * bytes;
-    job.arrays.v = room.data() + (2 * i + 1) * bytes;
-    job.arrays.sources = sources.data() + i * rows;
+    const size_t own = body.rows_of_room();
+    job.arrays.k = room.data() + 2 * first * row;
+    job.arrays.v = room.data() + (2 * first + own) * row;
+    job.arrays.sources = sources.data() + first;
+    first += own;
     body.unfold(move, job.arrays);
   }
-  express_take(device_rule(rule_), place_, jobs, site_.stream);
-  for (size_t i = 0; codes_ && i < moves.size(); ++i) {
-    static_cast<ExpressStore&>(*moves[i].body).fold(jobs.job[i].arrays);
-  }
+  express_take(jobs, site_.stream);
+  for (size_t i = 0; codes_ && i < moves.size(); ++i) body_of(moves[i]).fold(jobs.job[i].arrays);
 }
 
 ExpressJob ExpressStore::job_of(const BodyMove& move) {

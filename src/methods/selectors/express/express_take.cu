@@ -25,16 +25,15 @@ struct BucketSpace {
 template <class T, int D>
 class HeadStream {
  public:
-  __device__ HeadStream(const DeviceExpressRule& rule, const ExpressSite& site,
-                        const ExpressJob& job, int head, char* shared)
-      : rule_(rule),
+  __device__ HeadStream(const ExpressJob& job, int head, char* shared)
+      : rule_(job.rule),
         k_(static_cast<char*>(job.arrays.k) + first_row(job, head) * 2 * D),
         v_(static_cast<char*>(job.arrays.v) + first_row(job, head) * 2 * D),
         log_weights_(job.arrays.log_weights + first_row(job, head)),
         positions_(job.arrays.positions + first_row(job, head)),
         sources_(job.arrays.sources ? job.arrays.sources + first_row(job, head) : nullptr),
-        next_(site.first_position + static_cast<int64_t>(job.state.seen)),
-        random_(Philox(site.seed, job.layer, site.first_head + head)),
+        next_(job.site.first_position + static_cast<int64_t>(job.state.seen)),
+        random_(Philox(job.site.seed, job.site.layer, job.site.first_head + head)),
         shared_(shared),
         state_(job.state) {}
 
@@ -280,30 +279,32 @@ class HeadStream {
 /// A block per head and job.
 template <class T, int D>
 __global__ void __launch_bounds__(kWalkThreads, 1)
-    take_kernel(const __grid_constant__ DeviceExpressRule rule,
-                const __grid_constant__ ExpressSite site,
-                const __grid_constant__ ExpressJobs jobs) {
+    take_kernel(const __grid_constant__ ExpressJobs jobs) {
   auto* shared = launched_shared<char>();
   const int head = static_cast<int>(blockIdx.x);
   const ExpressJob& job = jobs.job[blockIdx.y];
-  HeadStream<T, D>(rule, site, job, head, shared).take(job.rows, head);
+  if (head >= job.site.heads) return;
+  HeadStream<T, D>(job, head, shared).take(job.rows, head);
 }
 
 template <class T, int D>
-void launch(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressJobs& jobs,
-            cudaStream_t stream) {
-  const size_t bytes =
-      max(RunSpace<D>::bytes(static_cast<int>(rule.shape.target)), sizeof(BucketSpace));
-  launch_kernel(take_kernel<T, D>, {dim3(site.heads, jobs.count), kWalkThreads, bytes}, stream,
-                "express", rule, site, jobs);
+void launch(const ExpressJobs& jobs, cudaStream_t stream) {
+  size_t bytes = sizeof(BucketSpace);
+  int heads = 0;
+  for (int i = 0; i < jobs.count; ++i) {
+    const ExpressJob& job = jobs.job[i];
+    bytes = max(bytes, RunSpace<D>::bytes(static_cast<int>(job.rule.shape.target)));
+    heads = max(heads, job.site.heads);
+  }
+  launch_kernel(take_kernel<T, D>, {dim3(heads, jobs.count), kWalkThreads, bytes}, stream,
+                "express", jobs);
 }
 
 }  // namespace
 
-void express_take(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressJobs& jobs,
-                  cudaStream_t stream) {
-  with_rows_of<256>(site.dtype, site.dim,
-                    [&]<class T, int D>() { launch<T, D>(rule, site, jobs, stream); });
+void express_take(const ExpressJobs& jobs, cudaStream_t stream) {
+  const ExpressSite& any = jobs.job[0].site;
+  with_rows_of<256>(any.dtype, any.dim, [&]<class T, int D>() { launch<T, D>(jobs, stream); });
 }
 
 }  // namespace pith::cuda

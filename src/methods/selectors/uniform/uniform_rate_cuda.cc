@@ -63,8 +63,8 @@ class RateStore final : public BodyStore {
 
   std::unique_ptr<BodyStore> clone() const override { return std::make_unique<RateStore>(*this); }
   std::string kind() const override {
-    return fmt::format("uniform by rate {} over {}", rule_.rate,
-                       codes_ ? site_.codec->name() : "dense rows");
+    return fmt::format("uniform by rate {} over {}, {} heads from {}", rule_.rate,
+                       codes_ ? site_.codec->name() : "dense rows", site_.heads, rule_.first_head);
   }
   size_t rows() const override { return most(); }
   void announce(size_t rows) override;
