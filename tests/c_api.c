@@ -1,6 +1,6 @@
 /* pith.h and pith_layer.h from C11: a question to the demo model, sessions that fork, batches, what
- * sessions and policies tell of themselves, layers of one's own, structs of other sizes, and what is
- * refused. Exits with 0 if all of it holds; arguments: the demo model's folder. */
+ * sessions and policies tell of themselves, layers of one's own, structs of other sizes, and what
+ * is refused. Exits with 0 if all of it holds; arguments: the demo model's folder. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,7 +152,8 @@ static int other_sizes(const pith_model* model, const pith_engine* engine) {
 static int round_trip(const pith_model* model, int32_t* ids, size_t* count) {
   const char* text = "The old house stood by the river, and nobody had lived there for years.";
   pith_error error = PITH_ERROR_INIT;
-  CHECK(pith_tokenize(model, text, strlen(text), 1, ids, 2, count, &error) == PITH_BUFFER_TOO_SMALL);
+  CHECK(pith_tokenize(model, text, strlen(text), 1, ids, 2, count, &error) ==
+        PITH_BUFFER_TOO_SMALL);
   CHECK(*count > 2 && *count < 100);
   CHECK(pith_tokenize(model, text, strlen(text), 1, ids, 100, count, &error) == PITH_OK);
   char back[256];
@@ -457,6 +458,28 @@ static int layers_of_ones_own(void) {
   options.policy = "knorm(budget=16,interval=4)+int8,window=8";
   options.query_heads = kHeads, options.kv_heads = kKvHeads, options.head_dim = kDim;
   options.context = 100;
+  const float sinks[kHeads] = {
+      0}; /* each head's sum has e^0 more: the first token's answer halves */
+  options.sink_logits = sinks, options.sink_logit_count = kHeads - 1;
+  CHECK(pith_layer_create(compute, &options, &layer, &error) == PITH_INVALID_ARGUMENT);
+  CHECK(strstr(error.message, "sink logits") != NULL);
+  options.sink_logits = NULL, options.sink_logit_count = kHeads;
+  CHECK(pith_layer_create(compute, &options, &layer, &error) == PITH_INVALID_ARGUMENT);
+  options.sink_logits = sinks, options.soft_cap = -1;
+  CHECK(pith_layer_create(compute, &options, &layer, &error) == PITH_INVALID_ARGUMENT);
+  options.soft_cap = 1e-3; /* its score is next to nothing then */
+  CHECK(pith_layer_create(compute, &options, &layer, &error) == PITH_OK);
+  {
+    float row[kHeads * kDim], one[kHeads * kDim];
+    numbers(row, kHeads * kDim, 4);
+    pith_tensor of_row = tensor(row, kHeads), of_value = tensor(row, kKvHeads),
+                to_one = tensor(one, kHeads);
+    CHECK(pith_layer_step(layer, &to_one, &of_row, &of_value, &of_value, 1, &error) == PITH_OK);
+    for (int c = 0; c < kDim; ++c)
+      CHECK(one[c] - row[c] / 2 < 1e-2f && row[c] / 2 - one[c] < 1e-2f);
+  }
+  pith_layer_free(layer);
+  options.sink_logits = NULL, options.sink_logit_count = 0, options.soft_cap = 0;
   const int64_t protect[] = {20, 22};
   options.protect = protect, options.protect_count = 1;
   options.probe_rows = 64, options.probe_every = 1;
@@ -473,8 +496,9 @@ static int layers_of_ones_own(void) {
   CHECK(pith_layer_create(compute, &options, &copy, &error) == PITH_OK);
   static float together[kRows * kHeads * kDim];
   pith_tensor to_both = tensor(together, kHeads);
-  pith_layer_step_args steps[2] = {{sizeof(*steps), copy, &to_both, &from_q, &from_k, &from_v, kRows},
-                                   {sizeof(*steps), copy, &to_both, &from_q, &from_k, &from_v, 1}};
+  pith_layer_step_args steps[2] = {
+      {sizeof(*steps), copy, &to_both, &from_q, &from_k, &from_v, kRows},
+      {sizeof(*steps), copy, &to_both, &from_q, &from_k, &from_v, 1}};
   CHECK(pith_compute_step(compute, steps, 2, &error) == PITH_INVALID_ARGUMENT);
   CHECK(strstr(error.message, "two steps") != NULL && pith_layer_tokens(copy) == 0);
   CHECK(pith_compute_step(compute, steps, 1, &error) == PITH_OK);
@@ -571,8 +595,7 @@ int main(int argc, char** argv) {
   const int failed = refusals(model, engine) || other_sizes(model, engine) ||
                      round_trip(model, ids, &count) || conversation(engine, vocab, ids, count) ||
                      saved(engine, vocab, ids, count) || reports(engine, info.layers, ids, count) ||
-                     batches(engine, vocab, ids, count) || policies(model) ||
-                     layers_of_ones_own();
+                     batches(engine, vocab, ids, count) || policies(model) || layers_of_ones_own();
   pith_engine_free(engine);
   pith_model_free(model);
   return failed;

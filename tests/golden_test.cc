@@ -65,7 +65,8 @@ struct Engine {
             .kv_heads = c.kv_heads,
             .head_dim = c.head_dim,
             .sliding_window = c.sliding_window,
-            .context = static_cast<size_t>(c.context)};
+            .context = static_cast<size_t>(c.context),
+            .soft_cap = c.attention_soft_cap};
   }
   /// Logits [T, V] of all tokens, run in chunks of the sizes given (the last one repeats).
   std::vector<float> run(const std::vector<int32_t>& ids, const std::vector<size_t>& chunks) {
@@ -165,7 +166,7 @@ TEST_P(GoldenTest, FastArithmeticStaysClose) {
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
                          testing::Values("llama2", "llama31", "llama_bias", "mistral", "qwen2",
-                                         "qwen3", "deepseek_r1_distill", "gemma3", "phi3",
+                                         "qwen3", "deepseek_r1_distill", "gemma2", "gemma3", "phi3",
                                          "phi4_mini", "olmo2", "granite", "phi3.gguf",
                                          "phi4_mini.gguf", "olmo2.gguf", "granite.gguf"),
                          [](const auto& param_info) {
@@ -186,6 +187,8 @@ TEST(Golden, TheModelsAreWhatTheyClaim) {
   EXPECT_TRUE(config("qwen3").qk_norm);
   EXPECT_EQ(config("qwen3").head_dim, 32);
   EXPECT_TRUE(config("qwen3").tied_embeddings);
+  EXPECT_EQ(config("gemma2").sliding_window, (std::vector<int64_t>{20, 0, 20}));
+  EXPECT_EQ(config("gemma2").attention_soft_cap, 2.5f);
   EXPECT_EQ(config("gemma3").sliding_window, (std::vector<int64_t>{20, 20, 0}));
   EXPECT_EQ(config("phi3").sliding_window, (std::vector<int64_t>{23}));
 }

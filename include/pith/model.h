@@ -37,6 +37,7 @@ struct ModelConfig {
   bool tied_embeddings = false;
   bool qkv_bias = false;
   bool qk_norm = false;
+  float attention_soft_cap = 0;  ///< of attention's scores s: cap tanh(s / cap); 0 = none
   DType weights = DType::kF32;
   int32_t bos = -1;
   std::vector<int32_t> eos = {};

@@ -53,6 +53,12 @@ typedef struct pith_layer_options {
   /* Instead of rope_theta: frequencies [head_dim / 2] in radians per position. */
   const double* rope_frequencies;
   size_t rope_frequency_count;
+  double soft_cap; /* scores s count as soft_cap tanh(s / soft_cap); 0 = as they are */
+  /* [sink_logit_count] one more logit per query head in its softmax, which takes no value; NULL:
+   * none
+   */
+  const float* sink_logits;
+  size_t sink_logit_count;
 } pith_layer_options;
 
 /* "exact", layer 0 of 1. Set heads, head_dim and context yourself. */

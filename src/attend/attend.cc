@@ -49,6 +49,8 @@ Geometry check(const AttendCall& call) {
   if (!call.k != !call.v) refuse("the chunk's keys and values come together");
   if (call.before > 0 && !call.k) refuse("there are no rows before the queries without keys");
   if (call.sliding_window < 0) refuse("the sliding window must be 0 (none) or positive");
+  if (!(s.variant.soft_cap >= 0) || std::isinf(s.variant.soft_cap))
+    refuse(fmt::format("a soft cap of {}; it is positive, or 0 for none", s.variant.soft_cap));
   if (!call.spans.empty() && call.spans.size() != s.kv_heads)
     refuse(fmt::format("{} lists of spans for {} KV heads", call.spans.size(), s.kv_heads));
   for (const auto& list : call.spans)

@@ -14,11 +14,20 @@
 
 namespace pith {
 
+/// A change of the logits l = scale q.k, as FlashInfer's variants of attention. Everything that
+/// follows sees the changed ones: log-sums, attention mass, merges.
+struct AttentionVariant {
+  float soft_cap = 0;  ///< l counts as soft_cap tanh(l / soft_cap), before a row's weight; 0: as is
+  /// Sinks: one logit more in each query head's softmax, which takes no value. Null: none.
+  const float* sinks = nullptr;  // [H]
+};
+
 struct AttentionShape {
   size_t query_heads = 0;  // H
   size_t kv_heads = 0;     // G
   size_t head_dim = 0;     // D
   float scale = 0;         // of q.k; 0 = 1/sqrt(D)
+  AttentionVariant variant = {};
 };
 
 /// T queries at consecutive positions attend to the spans and, causally, to the chunk's own rows:
@@ -46,7 +55,7 @@ struct AttendCall {
 };
 
 /// Throws kInvalidArgument for shapes that do not fit. A query that sees no row gives zeros and a
-/// log_sum of -inf.
+/// log_sum of -inf; with sinks its head's.
 void attend(const Context& context, const AttendCall& call);
 
 }  // namespace pith

@@ -41,6 +41,8 @@ struct Case {
   int64_t query_shift = 0;
   Role role = Role::kBoth;
   std::vector<size_t> span_rows = {5, 300, 33};
+  double soft_cap = 0;
+  bool sinks = false;
 };
 
 inline std::string describe(const Case& c) {
@@ -53,6 +55,8 @@ inline std::string describe(const Case& c) {
   if (c.weights) s += " weights";
   if (c.positions) s += " positions";
   if (c.before_rope) s += " before_rope";
+  if (c.soft_cap > 0) s += " capped";
+  if (c.sinks) s += " sinks";
   for (size_t n : c.span_rows) s += " " + std::to_string(n);
   return s;
 }
@@ -76,12 +80,15 @@ class Problem {
     out_.assign(c.tokens * heads * c.dim, std::nanf(""));
     log_sum_.assign(c.tokens * heads, std::nanf(""));
     chunk_mass_.assign(c.kv_heads * c.tokens, 0.0f);
+    if (c.sinks) sinks_ = numbers(random, heads, 4);
   }
 
   AttendCall call() {
     return {.shape = {.query_heads = case_.kv_heads * case_.group,
                       .kv_heads = case_.kv_heads,
-                      .head_dim = case_.dim},
+                      .head_dim = case_.dim,
+                      .variant = {.soft_cap = static_cast<float>(case_.soft_cap),
+                                  .sinks = case_.sinks ? sinks_.data() : nullptr}},
             .q = q_.data(),
             .k = case_.own_rows ? k_.data() : nullptr,
             .v = case_.own_rows ? v_.data() : nullptr,
@@ -141,7 +148,7 @@ class Problem {
   const Kernels& kernels_;
   Rope rope_;
   int64_t first_position_ = 0;
-  std::vector<float> q_, k_, v_, out_, log_sum_, chunk_mass_;
+  std::vector<float> q_, k_, v_, out_, log_sum_, chunk_mass_, sinks_;
   std::vector<double> wanted_chunk_mass_;
   std::vector<std::vector<Rows>> heads_;
   std::vector<std::vector<Span>> lists_;
@@ -221,7 +228,8 @@ inline void Problem::collect(std::vector<Seen>& seen, size_t token, size_t h) {
   const auto product = [&](const std::vector<double>& x, const std::vector<double>& y) {
     double sums[4] = {};
     for (size_t i = 0; i < dim; ++i) sums[i % 4] += x[i] * y[i];
-    return (sums[0] + sums[1] + sums[2] + sums[3]) / std::sqrt(double(dim));
+    const double logit = (sums[0] + sums[1] + sums[2] + sums[3]) / std::sqrt(double(dim));
+    return case_.soft_cap > 0 ? case_.soft_cap * std::tanh(logit / case_.soft_cap) : logit;
   };
   for (Rows& rows : heads_[head]) {
     const Span& s = rows.span;
@@ -251,6 +259,10 @@ inline void Problem::check() {
       collect(seen, t, h);
       double largest = -INFINITY, sum = 0;
       for (const Seen& row : seen) largest = std::max(largest, row.score);
+      if (case_.sinks) {
+        largest = std::max(largest, double{sinks_[h]});
+        sum = std::exp(sinks_[h] - largest);
+      }
       std::vector<double> wanted(dim, 0.0);
       double spread = 0;  // size of the terms that the result sums, for the tolerance
       for (const Seen& row : seen) {

@@ -70,6 +70,54 @@ TEST(Attend, EveryFeatureWithEveryOther) {
                         .role = role});
 }
 
+TEST(Attend, VariantsWithEveryOtherFeature) {
+  for (size_t tokens : {1, 3, 37})
+    for (int64_t window : {0, 20})
+      for (Role role : {Role::kBoth, Role::kNumerator, Role::kDenominator})
+        for (int bits = 0; bits < 16; ++bits)
+          expect_right({.tokens = tokens,
+                        .dtype = bits & 1 ? DType::kBF16 : DType::kF32,
+                        .own_rows = (bits & 8) == 0 || window == 20,
+                        .window = window,
+                        .mass_queries = bits % 3 == 0   ? 0u
+                                        : bits % 3 == 1 ? 1u
+                                                        : 30u,
+                        .weights = (bits & 2) != 0,
+                        .positions = (bits & 4) != 0,
+                        .before_rope = (bits & 8) != 0,
+                        .query_shift = bits % 5 == 4 ? -7 : 0,
+                        .role = role,
+                        .soft_cap = bits % 4 == 3 ? 0 : 0.8,
+                        .sinks = bits % 4 != 1});
+}
+
+TEST(Attend, VariantsOfLongRunsOnEachInstructionSet) {
+  for (std::string_view isa : available_isas()) {
+    expect_right({.dim = 80,
+                  .dtype = DType::kF16,
+                  .mass_queries = 1,
+                  .span_rows = {0, 2100, 1},
+                  .soft_cap = 1.5,
+                  .sinks = true},
+                 isa);
+    expect_right({.kv_heads = 1,
+                  .tokens = 300,
+                  .window = 100,
+                  .mass_queries = 64,
+                  .span_rows = {7, 513},
+                  .soft_cap = 1.5,
+                  .sinks = true},
+                 isa);
+  }
+}
+
+TEST(Attend, AQueryThatSeesASinkAloneGivesZerosAndItsLogit) {
+  Problem problem(Case{.own_rows = false, .span_rows = {}, .sinks = true});
+  problem.run();
+  problem.check();
+  for (const float x : problem.out()) ASSERT_EQ(x, 0);
+}
+
 TEST(Attend, LongRunsOfManyPartsAndTiles) {
   expect_right({.dim = 64, .dtype = DType::kF16, .mass_queries = 1, .span_rows = {0, 3000, 1}});
   expect_right({.dim = 64, .kv_heads = 1, .dtype = DType::kF32, .span_rows = {35000}});
@@ -288,6 +336,7 @@ TEST(Attend, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(refused([](AttendCall& c, Span&) { c.q = nullptr; }));
   EXPECT_TRUE(refused([](AttendCall& c, Span&) { c.v = nullptr; }));
   EXPECT_TRUE(refused([](AttendCall& c, Span&) { c.sliding_window = -1; }));
+  EXPECT_TRUE(refused([](AttendCall& c, Span&) { c.shape.variant.soft_cap = -1; }));
   EXPECT_TRUE(refused([](AttendCall&, Span& s) { s.count = 5; }));
   EXPECT_TRUE(refused([](AttendCall&, Span& s) { s.keys = nullptr; }));
   EXPECT_TRUE(refused([](AttendCall&, Span& s) { s.values = nullptr; }));

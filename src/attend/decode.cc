@@ -179,6 +179,7 @@ void Decode::score_span(float* out, size_t ld, const Segment& s, size_t first, s
   } else {
     span.keys->scores(out, ld, q, memory_.data() + s.prepared, rows_, first, n, geo_.scale);
   }
+  transform(kernels, call_.shape.variant, out, ld, rows_, n);
   if (make_bias(bias, span, first, n))
     for (size_t m = 0; m < rows_; ++m) kernels.add(out + m * ld, bias, n);
   if (call_.sliding_window == 0) return;
@@ -208,6 +209,7 @@ void Decode::score_chunk(float* out, size_t ld, const Segment& s, size_t first, 
   for (size_t t = 0; t < n; ++t)
     std::copy_n(call_.k + ((first + t) * geo_.kv_heads + s.head) * dim, dim, tile + t * dim);
   context_.kernels.dot_rows(out, ld, q, rows_, {tile, DType::kF32, dim}, n, geo_.scale);
+  transform(context_.kernels, call_.shape.variant, out, ld, rows_, n);
   const int64_t position = own_position(call_) + static_cast<int64_t>(first);
   for (size_t m = 0; m < rows_; ++m) {
     const size_t token = m / geo_.group, seen = own_seen(geo_, token, first, n);
@@ -282,10 +284,12 @@ void Decode::merge_head(size_t head, int worker) {
     }
   }
   for (size_t m = 0; m < rows_; ++m) {
-    const size_t at = m / geo_.group * geo_.query_heads + head * geo_.group + m % geo_.group;
+    const size_t query_head = head * geo_.group + m % geo_.group;
+    const size_t at = m / geo_.group * geo_.query_heads + query_head;
     float& log_sum = memory_[log_sums_ + head * rows_ + m];
-    write_result(kernels, call_.out + at * dim, &log_sum,
-                 {maxima[m], sums[m], total + m * dim, dim});
+    const Running all{maxima[m], sums[m], total + m * dim, dim};
+    add_sink(kernels, call_.shape.variant, query_head, all);
+    write_result(kernels, call_.out + at * dim, &log_sum, all);
     if (call_.log_sum) call_.log_sum[at] = log_sum;
   }
 }

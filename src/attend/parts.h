@@ -132,6 +132,25 @@ inline void merge(const Kernels& kernels, Running to, Running from) {
   to.max = largest;
 }
 
+/// Scores [queries, ld], of which n count, as the variant has them.
+inline void transform(const Kernels& kernels, const AttentionVariant& variant, float* scores,
+                      size_t ld, size_t queries, size_t n) {
+  if (variant.soft_cap == 0) return;
+  for (size_t m = 0; m < queries; ++m) kernels.soft_cap(scores + m * ld, variant.soft_cap, n);
+}
+
+/// Adds the variant's logit of a query head to a complete sum.
+inline void add_sink(const Kernels& kernels, const AttentionVariant& variant, size_t query_head,
+                     Running to) {
+  if (!variant.sinks) return;
+  const float logit = variant.sinks[query_head], largest = std::max(to.max, logit);
+  if (largest == kMinusInf) return;
+  const float shrink = to.max == kMinusInf ? 0 : std::exp(to.max - largest);
+  kernels.scale(to.acc, shrink, to.width);
+  to.sum = to.sum * shrink + std::exp(logit - largest);
+  to.max = largest;
+}
+
 /// Writes one query's result and its log-sum. Nothing seen: zeros and -inf.
 inline void write_result(const Kernels& kernels, float* out, float* log_sum, Running from) {
   const bool seen = from.sum > 0;

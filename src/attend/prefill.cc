@@ -251,6 +251,7 @@ size_t Prefill::score(float* scores, const float* q, const QueryRows& strip, con
                          .m = strip.count,
                          .n = n,
                          .k = geo_.dim});
+  transform(context_.kernels, call_.shape.variant, scores, kTileRows, strip.count, n);
   if (tile.bias)
     for (size_t i = 0; i < strip.count; ++i)
       context_.kernels.add(scores + i * kTileRows, tile.bias, n);
@@ -308,10 +309,11 @@ void Prefill::run_block(const QueryRows& block, const Scratch& s) {
     run_source(block, source, s);
   for (size_t i = 0; i < block.count; ++i) {
     const size_t row = block.first + i;
-    const size_t at =
-        row / geo_.group * geo_.query_heads + block.head * geo_.group + row % geo_.group;
-    write_result(context_.kernels, call_.out + at * dim, log_sum_ ? log_sum_ + at : nullptr,
-                 {s.max[i], s.sum[i], s.acc + i * dim, dim});
+    const size_t query_head = block.head * geo_.group + row % geo_.group;
+    const size_t at = row / geo_.group * geo_.query_heads + query_head;
+    const Running all{s.max[i], s.sum[i], s.acc + i * dim, dim};
+    add_sink(context_.kernels, call_.shape.variant, query_head, all);
+    write_result(context_.kernels, call_.out + at * dim, log_sum_ ? log_sum_ + at : nullptr, all);
   }
 }
 

@@ -45,7 +45,10 @@ pith_layer_options layer_defaults() {
           .probe_rows = o.error_probe.rows,
           .probe_every = o.error_probe.every,
           .rope_frequencies = nullptr,
-          .rope_frequency_count = 0};
+          .rope_frequency_count = 0,
+          .soft_cap = o.soft_cap,
+          .sink_logits = nullptr,
+          .sink_logit_count = 0};
 }
 
 LayerCacheOptions options_of(const pith_layer_options* from) {
@@ -68,6 +71,9 @@ LayerCacheOptions options_of(const pith_layer_options* from) {
   const auto frequencies = span_of(o.rope_frequencies, o.rope_frequency_count, "rope_frequencies");
   options.rope_frequencies.assign(frequencies.begin(), frequencies.end());
   options.scale = o.scale;
+  options.soft_cap = o.soft_cap;
+  const auto sinks = span_of(o.sink_logits, o.sink_logit_count, "sink_logits");
+  options.sink_logits.assign(sinks.begin(), sinks.end());
   options.protect = ranges_of(o.protect, o.protect_count);
   options.error_probe = {o.probe_rows, o.probe_every, 0};
   return options;

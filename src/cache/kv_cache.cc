@@ -147,8 +147,11 @@ void KvCache::Impl::attend(int l, AttendCall call) {
   const auto kv_heads = static_cast<size_t>(shape.kv_heads);
   const auto lists = spans(target);
   const std::vector<std::span<const Span>> seen(lists.begin(), lists.end());
-  call.shape = {static_cast<size_t>(shape.query_heads), kv_heads,
-                static_cast<size_t>(shape.head_dim), 0};
+  call.shape = {static_cast<size_t>(shape.query_heads),
+                kv_heads,
+                static_cast<size_t>(shape.head_dim),
+                0,
+                {shape.soft_cap, shape.sinks_of(l)}};
   call.first_position = static_cast<int64_t>(target.tokens + call.before);
   if (!shape.sliding_window.empty())
     call.sliding_window = shape.sliding_window[static_cast<size_t>(l)];
@@ -270,6 +273,7 @@ void KvCache::protect(std::span<const TokenRange> ranges) {
 
 void KvCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed) {
   check_error_probe(options);
+  if (impl_->shape.varies()) refuse_variant();
   for (const Layer& layer : impl_->layers)
     for (const HeadGroup& group : layer.groups)
       if (group.cache_positions()) refuse_cache_positions();

@@ -139,6 +139,8 @@ struct Kernels {
   float (*max)(const float* x, size_t n);
   /// x[i] <- exp(x[i] - shift) in place, returns the sum. exp(-inf) is 0.
   float (*exp_sum)(float* x, float shift, size_t n);
+  /// x[i] <- cap tanh(x[i] / cap) in place, within 4 ulp of cap; cap > 0.
+  void (*soft_cap)(float* x, float cap, size_t n);
   /// x[i] <- x[i] + y[i]; x[i] <- x[i] * s; acc[i] += s * x[i].
   void (*add)(float* x, const float* y, size_t n);
   void (*scale)(float* x, float s, size_t n);

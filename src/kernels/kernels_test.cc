@@ -336,6 +336,20 @@ TEST_P(EachIsa, ReducesAndScalesVectors) {
   }
 }
 
+TEST_P(EachIsa, CapsSoftly) {
+  for (size_t n : kSizes) {
+    for (const float cap : {0.5f, 30.0f, 50.0f}) {
+      Guarded x(n, 26, -4 * cap, 4 * cap);
+      if (n > 2) x[0] = 1e30f, x[1] = -1e30f, x[2] = 1e-6f;
+      const std::vector<float> in(x.data(), x.data() + n);
+      k.soft_cap(x.data(), cap, n);
+      for (size_t i = 0; i < n; ++i)
+        ASSERT_NEAR(x[i], cap * std::tanh(double{in[i]} / cap), 5e-7 * cap) << in[i];
+      x.check();
+    }
+  }
+}
+
 TEST_P(EachIsa, NormalisesActivatesAndRotates) {
   for (size_t n : kSizes) {
     Guarded x(n, 18, -3, 3), w(n, 19), out(n);

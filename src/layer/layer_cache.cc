@@ -23,6 +23,8 @@ struct Compute::State {
 
 namespace {
 
+constexpr double kLeastSoftCap = 1e-3;  // below it scores over the cap overflow
+
 std::unique_ptr<ComputeBackend> make_compute(const ComputeOptions& o) {
   check_threads(o.threads);
   return o.device == Device::kCuda ? make_cuda_compute(o) : make_cpu_compute(o);
@@ -42,6 +44,19 @@ void check_rope(const LayerCacheOptions& o) {
                        o.rope_frequencies.size(), o.head_dim, o.head_dim / 2));
 }
 
+void check_variant(const LayerCacheOptions& o) {
+  if (!(o.soft_cap >= 0) || !std::isfinite(static_cast<float>(o.soft_cap)))
+    refuse(fmt::format("a soft cap of {}; it is positive, or 0 for none", o.soft_cap));
+  if (o.soft_cap > 0 && o.soft_cap < kLeastSoftCap)
+    refuse(fmt::format("a soft cap of {}; from {} on, or 0 for none", o.soft_cap, kLeastSoftCap));
+  if (o.sink_logits.empty()) return;
+  if (o.sink_logits.size() != static_cast<size_t>(o.query_heads))
+    refuse(fmt::format("{} sink logits for {} query heads; give one each, or none",
+                       o.sink_logits.size(), o.query_heads));
+  for (const float logit : o.sink_logits)
+    if (!std::isfinite(logit)) refuse(fmt::format("a sink logit of {}; all are finite", logit));
+}
+
 const LayerCacheOptions& checked(const LayerCacheOptions& o) {
   if (o.kv_heads <= 0 || o.query_heads <= 0 || o.query_heads % o.kv_heads != 0)
     refuse(fmt::format("{} query heads and {} KV heads; the former are a multiple of the latter",
@@ -55,6 +70,7 @@ const LayerCacheOptions& checked(const LayerCacheOptions& o) {
   if (!(o.scale >= 0) || !std::isfinite(o.scale))
     refuse(fmt::format("a scale of {}; it is positive, or 0 for 1/sqrt(D)", o.scale));
   check_rope(o);
+  check_variant(o);
   if (o.policy.prompt != PromptReading::kChunks)
     throw Error(
         ErrorCode::kUnsupported,
@@ -90,6 +106,11 @@ CacheShape shape_of(const LayerCacheOptions& o) {
   // Of so many layers that the shape is refused, the windows are not made.
   if (o.sliding_window > 0 && o.layers <= 1 << 20)
     shape.sliding_window.assign(static_cast<size_t>(o.layers), o.sliding_window);
+  shape.soft_cap = static_cast<float>(o.soft_cap);
+  if (!o.sink_logits.empty() && o.layers <= 1 << 20) {
+    shape.sinks.resize(static_cast<size_t>(o.layers));
+    shape.sinks[static_cast<size_t>(o.layer)] = o.sink_logits;
+  }
   return shape;
 }
 
@@ -204,22 +225,26 @@ void LayerCache::State::check_step(const LayerStep& given) const {
 SessionKey LayerCache::State::key() const {
   const LayerCacheOptions& o = options;
   const Device device = backend().device();
-  return {{"device", device == Device::kCuda ? "cuda" : "cpu"},
-          {"policy", ResolvedPolicy(o.policy, shape_of(o), o.seed, device).describe()},
-          {"shape", fmt::format("{} query heads, {} KV heads, head_dim {}", o.query_heads,
-                                o.kv_heads, o.head_dim)},
-          {"layer", fmt::format("{} of {}", o.layer, o.layers)},
-          {"context", std::to_string(o.context)},
-          {"per cent of", std::to_string(o.percent_of)},
-          {"sliding window", std::to_string(o.sliding_window)},
-          {"seed", std::to_string(o.seed)},
-          {"rope_theta", o.rope_frequencies.empty()
-                             ? fmt::format("{}", o.rope_theta)
-                             : fmt::format("{}", fmt::join(o.rope_frequencies, " "))},
-          {"scale", fmt::format("{}", o.scale)},
-          {"error probe",
-           fmt::format("{} rows every {} steps", o.error_probe.rows, o.error_probe.every)},
-          {"isa", backend().bits()}};
+  SessionKey key{{"device", device == Device::kCuda ? "cuda" : "cpu"},
+                 {"policy", ResolvedPolicy(o.policy, shape_of(o), o.seed, device).describe()},
+                 {"shape", fmt::format("{} query heads, {} KV heads, head_dim {}", o.query_heads,
+                                       o.kv_heads, o.head_dim)},
+                 {"layer", fmt::format("{} of {}", o.layer, o.layers)},
+                 {"context", std::to_string(o.context)},
+                 {"per cent of", std::to_string(o.percent_of)},
+                 {"sliding window", std::to_string(o.sliding_window)},
+                 {"seed", std::to_string(o.seed)},
+                 {"rope_theta", o.rope_frequencies.empty()
+                                    ? fmt::format("{}", o.rope_theta)
+                                    : fmt::format("{}", fmt::join(o.rope_frequencies, " "))},
+                 {"scale", fmt::format("{}", o.scale)},
+                 {"error probe",
+                  fmt::format("{} rows every {} steps", o.error_probe.rows, o.error_probe.every)},
+                 {"isa", backend().bits()}};
+  if (o.soft_cap > 0) key.emplace_back("soft cap", fmt::format("{}", o.soft_cap));
+  if (!o.sink_logits.empty())
+    key.emplace_back("sink logits", fmt::format("{}", fmt::join(o.sink_logits, " ")));
+  return key;
 }
 
 Compute::Compute(const ComputeOptions& options)

@@ -315,6 +315,8 @@ const float* Forward::logits(size_t count, RowSource row, RowsOf rows) {
   if (logits_.size() < count * vocab) logits_.resize(count * vocab);
   const Product head{logits_.data(), &weights_.head};
   matmul_.run(count, hidden, row, {&head, 1}, rows);
+  if (const float cap = weights_.config.logit_soft_cap; cap > 0)
+    context_.kernels.soft_cap(logits_.data(), cap, count * vocab);
   return logits_.data();
 }
 

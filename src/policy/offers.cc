@@ -75,6 +75,7 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .positions = true,
                                  .turns_protected = true,
                                  .exact_prompts = true,
+                                 .variants = true,
                                  .halves = 0};
   static const DeviceOffers kGpu{.name = "the GPU",
                                  .dims = {64, 128, 256},
@@ -85,6 +86,7 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .positions = false,
                                  .turns_protected = false,
                                  .exact_prompts = false,
+                                 .variants = false,
                                  .halves = 16384};
   return device == Device::kCuda ? kGpu : kCpu;
 }
@@ -216,6 +218,8 @@ std::vector<Difference> compare(const Asked& a) {
   require(found, d.exact_prompts || a.prompt == PromptReading::kChunks,
           fmt::format("prompt={}", to_string(a.prompt)),
           "a prompt is read in chunks that attend to what is compressed already: prompt=chunks");
+  require(found, d.variants || !a.varies, "attention with soft-capped scores or sink logits",
+          "it is softmax(scale q.k) v: the CPU has both");
   require(found, d.turns_protected || !a.protect || !n.cache_positions,
           "protecting tokens under positions inside the cache (rope=cache)", "rope=true does");
   require(found, d.positions || !a.protect || !coded || !n.all() || !a.keys.before_rope,

@@ -85,6 +85,7 @@ struct DeviceOffers {
   bool positions;         ///< every row has its position beside it
   bool turns_protected;   ///< keys of protected rows that stand at positions inside the cache
   bool exact_prompts;     ///< prompts that are read a layer at a time
+  bool variants;          ///< soft-capped scores, sink logits
   size_t halves;  ///< the most rows that are halved at once, half as many above head_dim 128; 0:
                   ///< any number
 
@@ -107,7 +108,8 @@ struct Asked {
       0;  ///< rows of a body when it may first be selected from; only where tables are learnt
   bool protect = false;  ///< rows are protected
   PromptReading prompt = PromptReading::kChunks;
-  bool apart = false;  ///< heads of other rules lie between the rule's own
+  bool varies = false;  ///< scores are soft-capped, or there are sink logits
+  bool apart = false;   ///< heads of other rules lie between the rule's own
 
   bool coded() const { return needs.body != Needs::Body::kNone && (keys.coded || values.coded); }
   /// Rows of both sides that are coded together, and that tables are made of.

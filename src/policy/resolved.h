@@ -26,6 +26,17 @@ struct CacheShape {
   size_t context = 0;                   ///< the most tokens there will be
   uint64_t model = 0;                   ///< ModelConfig::fingerprint
   size_t percent_of = 0;                ///< tokens that per cent budgets are of; 0 = the context
+  // As AttentionVariant (attend/attend.h):
+  float soft_cap = 0;
+  std::vector<std::vector<float>> sinks = {};  // [L][H]; empty: none, or none in a layer
+
+  bool varies() const { return soft_cap > 0 || !sinks.empty(); }
+  /// Of a layer [H]; null: none.
+  const float* sinks_of(int layer) const {
+    if (sinks.empty()) return nullptr;
+    const std::vector<float>& own = sinks[static_cast<size_t>(layer)];
+    return own.empty() ? nullptr : own.data();
+  }
 };
 
 /// Where a rule of a policy is to hold.
@@ -62,6 +73,7 @@ struct CohortPolicy {
   SelectorSite site;
   ResolvedSelector selector;
   ScheduleShape schedule;
+  bool varies = false;    ///< see CacheShape::varies
   size_t slides = 0;      ///< rows that a query sees, its own among them, as the GPU counts; 0: all
   double side_bytes = 0;  ///< beside each body row
   double state_bytes = 0;  ///< of one KV head's selector

@@ -35,6 +35,12 @@ void check_error_probe(const ErrorProbeOptions& options) {
                           options.rows, options.every, options.max_error, kLeastRows, kMostRows));
 }
 
+void refuse_variant() {
+  throw Error(ErrorCode::kUnsupported,
+              "error probe: attention with soft-capped scores or sink logits; the probe compares "
+              "with plain softmax(scale q.k) v: leave it out");
+}
+
 void refuse_cache_positions() {
   throw Error(ErrorCode::kUnsupported,
               "error probe: a policy with positions inside the cache (rope=cache) is not an "

@@ -124,5 +124,7 @@ class ErrorProbe {
 void check_error_probe(const ErrorProbeOptions& options);
 /// Throws kUnsupported: such a policy has no attention error.
 [[noreturn]] void refuse_cache_positions();
+/// And for soft-capped attention and for sink logits.
+[[noreturn]] void refuse_variant();
 
 }  // namespace pith

@@ -83,8 +83,8 @@ inline bool ends_prompt(Append how, size_t tokens) {
 
 /// The shape of a session's cache.
 inline CacheShape cache_shape(const ModelConfig& c, const SessionOptions& o) {
-  return {c.layers,         c.query_heads, c.kv_heads,    c.head_dim,
-          c.sliding_window, o.context,     c.fingerprint, o.percent_of};
+  return {c.layers,  c.query_heads, c.kv_heads,   c.head_dim,          c.sliding_window,
+          o.context, c.fingerprint, o.percent_of, c.attention_soft_cap};
 }
 
 }  // namespace pith

@@ -93,6 +93,15 @@ MODELS = {
         "attn_logit_softcapping": None, "layer_types": [
             "sliding_attention", "sliding_attention", "full_attention"],
         "tie_word_embeddings": True, "torch_dtype": "float32"}, ["hidden_act"]),
+    # Gemma 2: as Gemma 3 without norms of q and k, soft caps of scores and logits that bite here,
+    # layers that slide alternate, one RoPE.
+    "gemma2": (torch.float32, {
+        "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2",
+        "num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 32, "intermediate_size": 48,
+        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 24,
+        "sliding_window": 20, "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "attention_bias": False,
+        "final_logit_softcapping": 3.0, "attn_logit_softcapping": 2.5,
+        "tie_word_embeddings": True, "torch_dtype": "float32"}, ["hidden_act"]),
     # Phi-4-mini: fused matrices, RoPE over three quarters of a head, by long factors, since 64
     # positions pass the original context.
     "phi4_mini": (torch.bfloat16, {
@@ -129,6 +138,8 @@ MODELS = {
 # A layer's norms before and after attention and MLP; what is not here has Llama's.
 LLAMA_NORMS = ("input_layernorm", None, "post_attention_layernorm", None)
 NORMS = {
+    "gemma2": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+               "post_feedforward_layernorm"),
     "gemma3_text": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
                     "post_feedforward_layernorm"),
     "olmo2": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
@@ -146,7 +157,7 @@ def tensors_of(config: dict, dtype: torch.dtype, seed: int) -> dict:
     kind = config["model_type"]
     qkv_bias = kind == "qwen2" or config.get("attention_bias", False)
     before, after, before_mlp, after_mlp = NORMS.get(kind, LLAMA_NORMS)
-    offset = 1.0 if kind == "gemma3_text" else 0.0
+    offset = 1.0 if kind in ("gemma2", "gemma3_text") else 0.0
     fused = kind == "phi3"
 
     def normal(shape, std, mean=0.0):

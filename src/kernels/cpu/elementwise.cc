@@ -83,6 +83,17 @@ float exp_sum(float* x, float shift, size_t n) {
   return sum_lanes(hn::Add(a, b));
 }
 
+/// tanh u = (1 - e^(-2 u)) / (1 + e^(-2 u)).
+void soft_cap(float* x, float cap, size_t n) {
+  const F32 d;
+  const Vec one = hn::Set(d, 1.0f), to = hn::Set(d, cap), inner = hn::Set(d, -2 / cap);
+  for (size_t i = 0; i < n; i += kLanes) {
+    const size_t left = n - i < kLanes ? n - i : kLanes;
+    const Vec e = exp(hn::Mul(load_part(x + i, left), inner));
+    store_part(x + i, hn::Mul(to, hn::Div(hn::Sub(one, e), hn::Add(one, e))), left);
+  }
+}
+
 void add(float* HWY_RESTRICT x, const float* HWY_RESTRICT y, size_t n) {
   const F32 d;
   size_t i = 0;
@@ -222,6 +233,7 @@ void fill_elementwise(Kernels& table) {
   table.ran = ran;
   table.max = max;
   table.exp_sum = exp_sum;
+  table.soft_cap = soft_cap;
   table.add = add;
   table.scale = scale;
   table.axpy = axpy;

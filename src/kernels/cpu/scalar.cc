@@ -65,6 +65,10 @@ float exp_sum(float* x, float shift, size_t n) {
   return sum;
 }
 
+void soft_cap(float* x, float cap, size_t n) {
+  for (size_t i = 0; i < n; ++i) x[i] = cap * std::tanh(x[i] / cap);
+}
+
 void add(float* x, const float* y, size_t n) {
   for (size_t i = 0; i < n; ++i) x[i] += y[i];
 }
@@ -267,6 +271,7 @@ Kernels scalar_kernels() {
           .add_coefficients = sparse_scalar::add_coefficients,
           .max = max,
           .exp_sum = exp_sum,
+          .soft_cap = soft_cap,
           .add = add,
           .scale = scale,
           .axpy = axpy,

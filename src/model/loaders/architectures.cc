@@ -35,6 +35,23 @@ constexpr std::array kArchitectures = {
                  .qk_norm = QkNorm::kHead,
                  .attention_bias_field = true,
                  .default_head_dim = 128},
+    Architecture{.name = "Gemma2ForCausalLM",
+                 .model_type = "gemma2",
+                 .sliding = Sliding::kPattern,
+                 .default_window = 4096,
+                 .attention_bias_field = true,
+                 .default_head_dim = 256,
+                 .attention_post_norm = "post_attention_layernorm",
+                 .mlp_norm = "pre_feedforward_layernorm",
+                 .mlp_post_norm = "post_feedforward_layernorm",
+                 .norm_offset = 1,
+                 .activation_field = "hidden_activation",
+                 .default_activation = "gelu_pytorch_tanh",
+                 .query_scalar = true,
+                 .embedding_by_width = true,
+                 .window_pattern = 2,
+                 .attention_soft_cap = 50,
+                 .logit_soft_cap = 30},
     Architecture{.name = "Gemma3ForCausalLM",
                  .model_type = "gemma3_text",
                  .sliding = Sliding::kPattern,
@@ -115,7 +132,7 @@ constexpr std::array<Refusal, 4> kRefusals = {{
   throw Error(
       ErrorCode::kUnsupported,
       fmt::format("{}: architecture {} is not supported{}{}. Supported: {} (Llama 2 to 3.2, "
-                  "Mistral, Qwen 2, 2.5 and 3, Gemma 3, Phi 3 and 4 mini, OLMo 2, Granite, "
+                  "Mistral, Qwen 2, 2.5 and 3, Gemma 2 and 3, Phi 3 and 4 mini, OLMo 2, Granite, "
                   "DeepSeek-R1-Distill)",
                   where, name, reason.empty() ? "" : ": it is or has ", reason,
                   fmt::join(kNames, ", ")));

@@ -56,6 +56,9 @@ struct Architecture {
   bool multipliers = false;         ///< embedding_, residual_, attention_multiplier, logits_scaling
   double sliding_theta = 0;         ///< default of rope_local_base_freq; 0: one RoPE for all layers
   bool partial_rotary = false;
+  size_t window_pattern = 6;      ///< default of sliding_window_pattern
+  double attention_soft_cap = 0;  ///< default of attn_logit_softcapping; 0: the field is refused
+  double logit_soft_cap = 0;      ///< likewise of final_logit_softcapping
 };
 
 std::span<const Architecture> architectures();

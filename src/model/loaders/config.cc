@@ -56,15 +56,25 @@ void refuse_variants(const Fields& fields, const std::string& name) {
                     "weights. Use the unquantized checkpoint",
                     Fields::dump(method)));
   }
-  for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
-    if (fields.find(cap))
-      fields.unsupported(fmt::format("{} is set; supported: no soft caps", cap));
-  }
   if (fields.flag("use_bidirectional_attention", false)) {
     fields.unsupported("use_bidirectional_attention is true; supported: causal attention");
   }
   if (!fields.flag("is_causal", true))
     fields.unsupported("is_causal is false; supported: causal attention");
+}
+
+void read_soft_caps(const Fields& fields, const Architecture& architecture, ConfigFile& out) {
+  const auto read = [&](const char* name, double otherwise) {
+    if (!fields.has(name)) return static_cast<float>(otherwise);
+    if (!fields.find(name)) return 0.0f;
+    if (otherwise == 0)
+      fields.unsupported(
+          fmt::format("{} is set; supported: no soft caps in a {}", name, architecture.name));
+    constexpr double kLeast = 1e-3, kMost = 1e6;
+    return static_cast<float>(fields.number(name, kLeast, kMost));
+  };
+  out.model.attention_soft_cap = read("attn_logit_softcapping", architecture.attention_soft_cap);
+  out.logit_soft_cap = read("final_logit_softcapping", architecture.logit_soft_cap);
 }
 
 void read_activation(const Fields& fields, const Architecture& architecture, ConfigFile& out) {
@@ -152,7 +162,7 @@ void read_sliding_window(const Fields& fields, const Architecture& architecture,
     first = static_cast<size_t>(fields.integer("max_window_layers", 0, kMaxLayers));
   }
   if (architecture.sliding == Sliding::kPattern && !listed) {
-    period = 6;
+    period = architecture.window_pattern;
     for (const char* name : {"sliding_window_pattern", "_sliding_window_pattern"}) {
       if (fields.find(name)) period = static_cast<size_t>(fields.integer(name, 1, kMaxLayers));
     }
@@ -253,6 +263,7 @@ ConfigFile read_config(const std::filesystem::path& folder) {
   read_activation(fields, architecture, out);
   read_rope(fields, out);
   read_scales(fields, architecture, out);
+  read_soft_caps(fields, architecture, out);
   read_sliding_window(fields, architecture, c);
   read_layer_types(fields, architecture, c);
   read_biases(fields, architecture, out);

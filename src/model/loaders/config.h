@@ -24,6 +24,7 @@ struct ConfigFile {
   float attention_scale = 0;  ///< of q.k; 0 = 1 / sqrt(D)
   float embedding_scale = 1;  ///< of what the residual stream starts with
   float logit_scale = 1;
+  float logit_soft_cap = 0;  ///< of the model's logits; 0 = none
   bool output_bias = false;  ///< of the attention's output projection
   bool mlp_bias = false;
   bool ties_unsaid = false;  ///< tie_word_embeddings is absent: the weights decide

@@ -186,6 +186,26 @@ TEST_F(ConfigTest, Gemma3HasTwoRopesAndAPattern) {
   refused(ErrorCode::kUnsupported, {"use_bidirectional_attention"}, gemma);
 }
 
+TEST_F(ConfigTest, SoftCapsAreGemma2s) {
+  json gemma;
+  gemma["architectures"] = {"Gemma2ForCausalLM"};
+  gemma["num_hidden_layers"] = 3;
+  const ConfigFile usual = read(gemma);
+  EXPECT_EQ(usual.model.attention_soft_cap, 50);
+  EXPECT_EQ(usual.logit_soft_cap, 30);
+  EXPECT_EQ(usual.model.sliding_window, (std::vector<int64_t>{4096, 0, 4096}));
+  EXPECT_EQ(usual.sliding_theta, 0);
+  gemma["attn_logit_softcapping"] = 20.5;
+  base_["final_logit_softcapping"] = nullptr;  // not the default, as in transformers
+  const ConfigFile own = read(gemma);
+  EXPECT_EQ(own.model.attention_soft_cap, 20.5f);
+  EXPECT_EQ(own.logit_soft_cap, 0);
+  for (const double cap : {0.0, -1.0, 1e9}) {
+    gemma["attn_logit_softcapping"] = cap;
+    refused(ErrorCode::kCorrupt, {"attn_logit_softcapping"}, gemma);
+  }
+}
+
 TEST_F(ConfigTest, MultipliersAreGranitesAlone) {
   const json fields = {{"embedding_multiplier", 12.0},
                        {"residual_multiplier", 0.25},
@@ -258,7 +278,7 @@ TEST_F(ConfigTest, OtherArchitecturesAreRefusedByNameWithTheReason) {
                                                    {"Qwen2MoeForCausalLM", "MoE"},
                                                    {"Qwen3MoeForCausalLM", "MoE"},
                                                    {"GptOssForCausalLM", "MoE"},
-                                                   {"Gemma2ForCausalLM", "not supported"},
+                                                   {"GemmaForCausalLM", "not supported"},
                                                    {"Phi3SmallForCausalLM", "not supported"},
                                                    {"PhiMoEForCausalLM", "MoE"},
                                                    {"GraniteMoeForCausalLM", "MoE"},

@@ -39,6 +39,8 @@ Digest of_model(const Model::Weights& w) {
     add(stream, n);
   add(stream, c.norm_eps), add(stream, w.config.embedding_scale);
   add(stream, w.config.logit_scale), add(stream, static_cast<int>(w.config.activation));
+  if (c.attention_soft_cap > 0) add(stream, c.attention_soft_cap);
+  if (w.config.logit_soft_cap > 0) add(stream, w.config.logit_soft_cap);
   for (const int64_t window : c.sliding_window) add(stream, window);
   for (const float factor : w.head_factors) add(stream, factor);
   add_rope(stream, w.rope);

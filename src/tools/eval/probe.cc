@@ -188,8 +188,14 @@ std::optional<ProbeReport> probe_model(const Context& context, const Model& mode
                                        std::span<const int32_t> tokens, ProbeOptions options,
                                        const Progress& progress) {
   const ModelConfig& c = model.config();
-  const CacheShape shape{c.layers,         c.query_heads, c.kv_heads,   c.head_dim,
-                         c.sliding_window, tokens.size(), c.fingerprint};
+  const CacheShape shape{.layers = c.layers,
+                         .query_heads = c.query_heads,
+                         .kv_heads = c.kv_heads,
+                         .head_dim = c.head_dim,
+                         .sliding_window = c.sliding_window,
+                         .context = tokens.size(),
+                         .model = c.fingerprint,
+                         .soft_cap = c.attention_soft_cap};
   const LayerRopes ropes = model.weights().ropes(tokens.size());
   Probe probe(context, shape, ropes, std::move(options));
   Forward forward(context, model, std::max<size_t>(tokens.size(), 1), MatmulPrecision::kF32);
