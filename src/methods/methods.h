@@ -19,7 +19,7 @@
   X(uniform) X(express) X(balancekv) X(buzz) X(h2o) X(tova) X(snapkv) X(adakv) \
   X(pyramidkv) X(keydiff) X(knorm) X(expected_attention)
 #define PITH_CODECS_ON_GPU(X) \
-  X(int8) X(int4) X(kivi) X(qjl) X(kvquant) X(gear) X(turboquant) X(csr) X(ladder)
+  X(int8) X(int4) X(kivi) X(qjl) X(kvquant) X(gear) X(turboquant) X(csr) X(ladder) X(kvtc)
 // clang-format on
 
 namespace pith {

@@ -204,8 +204,8 @@ std::vector<Difference> compare(const Asked& a) {
   require(
       found, !coded || a.keys.code == a.values.code || (a.keys.levels && a.values.levels),
       fmt::format("a cache of keys and values in different codecs, {},", codecs),
-      "pairs with kernels are f16, bf16, int8, int4, kivi, qjl, turboquant, gear and kvquant in "
-      "any mix, keys in qjl(residual=0) with values in kivi(bits=2), and csr or ladder on both "
+      "pairs with kernels are f16, bf16, int8, int4, kivi, qjl, turboquant, gear, kvquant and kvtc "
+      "in any mix, keys in qjl(residual=0) with values in kivi(bits=2), and csr or ladder on both "
       "sides");
   if (coded) compare_rows(found, a, d, what);
 

@@ -69,6 +69,8 @@ TEST(Refusals, SayWhatIsNotThere) {
       {"exact+kvquant(calibrate=50)", "calibrate=50"},
       {"exact+kvquant(calibrate=288)", "calibrate=288"},
       {"exact+kvquant(outliers=9)", "outliers=9"},
+      {"exact+kvtc(calibrate=4097)", "calibrate=4097"},
+      {"snapkv(budget=96)+kvtc", "the first 256 rows"},
       {"exact+int8(center=33)", "center=33"},
       {"adakv(budget=100)+kivi", "adakv over kivi"},
       {"balancekv(mode=stream)", "one of softmax's two sums alone"},
@@ -174,8 +176,8 @@ TEST(Refusals, OfPairsAreThese) {
       const bool refused =
           over == "f32" ||
           (name == "adakv" && (over == "kivi" || over == "qjl" || over == "kvquant" ||
-                               over == "gear" || over == "csr")) ||
-          (over == "kvtc" && !keeps_none) || (over == "ladder" && name != "exact" && !keeps_none);
+                               over == "gear" || over == "csr" || over == "kvtc")) ||
+          (over == "ladder" && name != "exact" && !keeps_none);
       for (const int dim : {64, 128, 256})
         EXPECT_EQ(!why_not(selector, codec, Device::kCuda, dim).empty(),
                   refused || (dim == 256 && !keeps_none &&
@@ -196,6 +198,9 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
                              "express(heavy=0,s=64)+qjl",
                              "exact+k:kivi+v:qjl(paper=true)",
                              "exact+k:kvquant+v:gear",
+                             "exact+k:kvtc(calibrate=33)+v:turboquant",
+                             "exact+k:f16+v:kvtc",
+                             "snapkv(budget=300)+kvtc",
                              "exact+ladder(old=int4)",
                              "exact+csr",
                              "uniform",
@@ -224,6 +229,7 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
   EXPECT_EQ(refusal(kShape, "express(s=500)+turboquant(center=128)"), "");
   EXPECT_EQ(refusal(shape_of(256), "h2o(budget=64),dtype=bf16"), "");
   EXPECT_EQ(refusal(shape_of(256), "express(s=500)+k:qjl+v:gear"), "");
+  EXPECT_EQ(refusal(shape_of(256), "express(s=500)+k:kvtc+v:int8"), "");
   EXPECT_EQ(refusal(shape_of(256, {100, 0}), "streaming_llm"), "");
   EXPECT_EQ(refusal(shape_of(64, {100, 0}), "exact+kivi"), "");
   // A window as long as the context hides nothing.

@@ -234,9 +234,11 @@ TEST(Presets, WhatADeviceLacksIsNotChosenThere) {
   EXPECT_EQ(found(wide, "gear", Device::kCpu), 1);
   EXPECT_EQ(found(wide, "gear", Device::kCuda), 0);
   const Presets any = Presets::built_in();  // both devices have all of it
-  const auto on_cpu = found(any, "pre_rope", Device::kCpu);
-  EXPECT_GT(on_cpu, 0);
-  EXPECT_EQ(found(any, "pre_rope", Device::kCuda), on_cpu);
+  for (const char* form : {"pre_rope", "kvtc"}) {
+    const auto on_cpu = found(any, form, Device::kCpu);
+    EXPECT_GT(on_cpu, 0) << form;
+    EXPECT_EQ(found(any, form, Device::kCuda), on_cpu) << form;
+  }
 }
 
 TEST(Presets, TheBuiltInTablesFitEveryBudgetTheyAccept) {

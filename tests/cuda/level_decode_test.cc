@@ -202,7 +202,7 @@ TEST(CudaLevels, EveryGroupOfQueries) {
        {"turboquant(bits=1)", "turboquant(bits=3)", "turboquant(bits=2,center=64)", "qjl",
         "qjl(residual=2,center=64)", "gear(bits=2,rank=3,outliers=2)", "kvquant(bits=3)",
         "int8(hadamard=true)", "kivi(bits=4,hadamard=true)",
-        "int4(hadamard=true,center=64,pre_rope=true)"}) {
+        "int4(hadamard=true,center=64,pre_rope=true)", "kvtc(bits=2.5)"}) {
     for (const Shape& s : {Shape{1, 1}, {2, 2}, {8, 1}, {12, 1}, {28, 4}}) {
       for (const int dim : {64, 128, 256}) {
         if (!left_out()) check_group(codec, s, dim, false);
@@ -223,7 +223,8 @@ const char* const kShared[] = {"kivi(bits=2)",
                                "qjl(residual=4,center=32)",
                                "kivi(bits=2,hadamard=true,center=128)",
                                "int4(hadamard=true,center=96,pre_rope=true)",
-                               "kivi(bits=4,center=32,pre_rope=true)"};
+                               "kivi(bits=4,center=32,pre_rope=true)",
+                               "kvtc(bits=4.25)"};
 
 TEST(CudaLevels, EveryGroupOfQueriesOverRowsAlone) {
   PITH_NEEDS_GPU();

@@ -28,8 +28,9 @@ TEST(CudaPrefixTree, WhatWasKeptChangesNoBit) {
           "h2o(budget=48,interval=40),window=16", "snapkv(budget=40)+int8",
           "streaming_llm(window=60,rope=cache)", "express(heavy=0,s=32)+int4,window=16",
           "exact+kivi(bits=2),window=32,sink=0", "exact+csr(s=4,online=32),window=16,sink=0",
-          "exact+kvquant,window=16,sink=0", "exact+int4(center=32,pre_rope=true),window=16",
-          "uniform(rate=0.25),sink=4,window=16", "buzz(T=64,s=8)"}) {
+          "exact+kvquant,window=16,sink=0", "exact+kvtc(calibrate=64),window=16",
+          "exact+int4(center=32,pre_rope=true),window=16", "uniform(rate=0.25),sink=4,window=16",
+          "buzz(T=64,s=8)"}) {
       SCOPED_TRACE(policy);
       if (left_out()) continue;
       test::expect_kept_changes_no_bit(engine_for(model, parallel), engine_for(model, parallel),

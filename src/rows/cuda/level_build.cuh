@@ -7,6 +7,7 @@
 // rank, 24 for a turn, 2 to store.
 
 #include "rows/cuda/level_lane.cuh"
+#include "rows/cuda/level_vectors.cuh"
 
 namespace pith::cuda {
 
@@ -15,8 +16,6 @@ struct LevelBlock {
   const char *codes, *side, *right;  // right [r, D] f16, whole
   const char* records = nullptr;     // of the head, if rows name them
 };
-
-inline constexpr int kBuiltRows = 16;
 
 /// The nearest number that f16 does not take for infinity.
 __device__ inline float within_f16(float x) {
@@ -39,6 +38,9 @@ struct LevelBuilder {
 
   /// All threads of the block call it; a barrier must follow.
   static __device__ void fill_table(__half2* table, const PlacedSide& f, int head) {
+    if constexpr (has_vectors(kForm)) {
+      if (f.by_vectors()) return fill_levels(reinterpret_cast<__half*>(table), f.along);
+    }
     if (f.bits > 4) return;
     const auto level = [&](int code) {
       if (f.choice == LevelChoice::kEven) return static_cast<float>(code - f.zero);
@@ -205,7 +207,7 @@ struct LevelBuilder {
     if (f.choice == LevelChoice::kTight) return scale_by_bytes(x, block, first);
     if (f.scale == LevelScale::kRow) return scale_by_rows<false>(x, block, first);
     if (f.scale == LevelScale::kRowGroup) return scale_by_rows<true>(x, block, first);
-    if constexpr (kForm == LevelForm::kNamed) {
+    if constexpr (is_named(kForm)) {
       if (f.scale == LevelScale::kBlockChannel) return scale_by_records(x, block, first);
     }
 #pragma unroll
@@ -217,7 +219,7 @@ struct LevelBuilder {
   __device__ void add_product(Rows& x, const LevelBlock& block, int first) const {
     const __half* left = halves(block.side + f.at.left) + first * f.rank;
     const __half* own[kTogether];  // of rows that name records
-    if constexpr (kForm == LevelForm::kNamed) {
+    if constexpr (is_named(kForm)) {
       const int blocks = 1 << f.record_shift;
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
@@ -229,13 +231,13 @@ struct LevelBuilder {
     }
     for (int j = 0; j < f.rank; ++j) {
       __half2 right[kPairs];
-      if constexpr (kForm != LevelForm::kNamed) {
+      if constexpr (!is_named(kForm)) {
 #pragma unroll
         for (int p = 0; p < kPairs; ++p) right[p] = Lane::pair_of(halves(block.right) + j * D, p);
       }
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        if constexpr (kForm == LevelForm::kNamed) {
+        if constexpr (is_named(kForm)) {
 #pragma unroll
           for (int p = 0; p < kPairs; ++p) right[p] = Lane::pair_of(own[i] + j * D, p);
         }
@@ -249,7 +251,7 @@ struct LevelBuilder {
   __device__ void read_channels(__half2 (&scale)[kPairs], __half2 (&low)[kPairs],
                                 const LevelBlock& block) const {
     const bool own = f.scale == LevelScale::kHeadChannel;
-    if (!own && (f.scale != LevelScale::kBlockChannel || kForm == LevelForm::kNamed)) return;
+    if (!own && (f.scale != LevelScale::kBlockChannel || is_named(kForm))) return;
     const __half* ranges = reinterpret_cast<const __half*>(f.ranges) + head * 2 * D;
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
@@ -390,6 +392,13 @@ struct LevelBuilder {
   __device__ void build(__half* to, int stride, const LevelBlock& block, int first,
                         int64_t position) const {
     __syncwarp();  // nobody reads the rows before any more
+    if constexpr (has_vectors(kForm)) {
+      if (f.by_vectors()) {
+        const VectorRows<D> rows{f, reinterpret_cast<const __half*>(table), head};
+        rows.build(to, stride, {block.codes, block.side}, first);
+        return finish(to, stride, block, first, position);
+      }
+    }
     switch (f.bits) {
       case 1: build_levels<1>(to, stride, block, first); break;
       case 2: build_levels<2>(to, stride, block, first); break;
@@ -401,13 +410,17 @@ struct LevelBuilder {
                       : copy_rows(to, stride, block, first);
         }
     }
+    finish(to, stride, block, first, position);
+  }
+  __device__ void finish(__half* to, int stride, const LevelBlock& block, int first,
+                         int64_t position) const {
     __syncwarp();
     if (f.apart > 0) {
       put_apart(to, stride, block, first);
       __syncwarp();
     }
     if (f.turns) {
-      if constexpr (kForm == LevelForm::kNamed) {
+      if constexpr (is_named(kForm)) {
         turn_each(to, stride, block, first);
       } else {
         turn(to, stride, position);

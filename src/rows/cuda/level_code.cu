@@ -6,8 +6,6 @@
 // Cost a group of n rows: n D numbers read, 4 n D bytes of shared memory; a product 24 r n D
 // multiply-adds in f64.
 
-#include <algorithm>
-
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
 #include "rows/cuda/level_coder.cuh"
@@ -15,30 +13,11 @@
 namespace pith::cuda {
 namespace {
 
-constexpr int kMostJobs = 32;  // places that one launch takes
-
-struct LevelJobs {
-  CodeJob of[kMostJobs];
-};
-
 struct CoderParams {
   PlacedSide side;
   uint64_t seed;
   uint32_t layer, stream;  // see LevelRandom
 };
-
-/// Where the group is written whose first block is `block` of its job.
-template <int D>
-__device__ inline GroupTarget target_of(const CodeJob& job, const PlacedSide& f, int block) {
-  const size_t head = blockIdx.y, at = head * job.block_stride + static_cast<size_t>(block);
-  GroupTarget to{static_cast<char*>(job.codes) + at * f.code_bytes(D),
-                 static_cast<char*>(job.side) + at * f.at.side, f.at.side};
-  if (f.record_bytes == 0) return to;
-  to.number = (job.first_record << f.record_shift) + block;
-  const size_t record = head * job.record_stride + static_cast<size_t>(to.number >> f.record_shift);
-  to.record = static_cast<char*>(job.records) + record * f.record_bytes + f.record_at;
-  return to;
-}
 
 template <class T, int D, LevelForm kForm>
 __global__ void __launch_bounds__(kCoderThreads)
@@ -64,7 +43,7 @@ __global__ void __launch_bounds__(kCoderThreads)
     for (int i = threadIdx.x; i < n * D; i += kCoderThreads) space.rows()[i] = to_float(group[i]);
   }
   for (int i = threadIdx.x; i < n * (D * f.bits / 32) + 4; i += kCoderThreads) space.codes()[i] = 0;
-  if constexpr (kForm == LevelForm::kNamed) coder.write_names(job.positions, first);
+  if constexpr (is_named(kForm)) coder.write_names(job.positions, first);
   __syncthreads();
   if (f.centred) coder.take_mean();
   if (f.rotated) coder.rotate();
@@ -103,12 +82,9 @@ void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJo
   const size_t bytes = coded ? GroupSpace<D>::bytes(p.side) : 0;
   check_level_room("coding a group of rows", bytes);
   const auto kernel =
-      for_form<D>(p.side.form(), [&]<LevelForm kForm>() { return code_kernel<T, D, kForm>; });
+      for_level_form<D>(p.side.form(), [&]<LevelForm kForm>() { return code_kernel<T, D, kForm>; });
   const auto copy = p.side.bf16 ? copy_kernel<T, __nv_bfloat16, D> : copy_kernel<T, __half, D>;
-  for (size_t first = 0; first < all.size(); first += kMostJobs) {
-    const size_t count = std::min<size_t>(kMostJobs, all.size() - first);
-    LevelJobs jobs;
-    std::copy_n(all.begin() + static_cast<ptrdiff_t>(first), count, jobs.of);
+  for_jobs(all, [&](const LevelJobs& jobs, size_t count) {
     const dim3 grid(batch.rows / p.side.group_rows(), batch.heads, count);
     if (coded) {
       launch_kernel(kernel, {grid, kCoderThreads, bytes}, stream, "coding of rows of levels", jobs,
@@ -116,7 +92,7 @@ void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJo
     } else {
       launch_kernel(copy, {grid, kCoderThreads}, stream, "coding of rows of levels", jobs);
     }
-  }
+  });
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ void LevelCodec::check_loaded(const Archive& a, const LoadedCodes& codes) const 
   const PlacedSide side(f, codes.head_dim);
   const auto of = [](int n) { return static_cast<size_t>(n); };
   const size_t names = codes.records << side.record_shift, block = of(side.at.side);
-  const bool tight = f.choice == LevelChoice::kTight;
+  const bool tight = f.tight();
   for (size_t at = 0; at < codes.bytes.size(); at += block) {
     for (size_t i = 0; tight && i < of(side.at.scales); ++i)
       a.need(static_cast<uint8_t>(codes.bytes[at + i]) <= kLargestTightScale,
@@ -151,9 +151,9 @@ class MixedCodec final : public LevelCodec {
 
 }  // namespace
 
-std::shared_ptr<const DeviceCodec> mix_levels(std::shared_ptr<const LevelCodec> keys,
+std::shared_ptr<const DeviceCodec> mix_levels(const std::shared_ptr<const LevelCodec>& keys,
                                               const std::shared_ptr<const LevelCodec>& values) {
-  return std::make_shared<MixedCodec>(std::move(keys), values->of_values());
+  return std::make_shared<MixedCodec>(keys->of_keys(), values->of_values());
 }
 
 std::shared_ptr<const LevelCodec> dense_levels(DType dtype) {

@@ -30,7 +30,8 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_levels(format_.values, call, stream);
   }
-  /// The same for values beside another's keys.
+  /// The same for keys, or values, beside another's values, or keys.
+  virtual std::shared_ptr<const LevelCodec> of_keys() const { return shared_from_this(); }
   virtual std::shared_ptr<const LevelCodec> of_values() const { return shared_from_this(); }
   /// Keys are stored before RoPE.
   virtual bool turns_keys() const { return false; }
@@ -65,7 +66,7 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
 };
 
 /// Keys of one codec with values of another.
-std::shared_ptr<const DeviceCodec> mix_levels(std::shared_ptr<const LevelCodec> keys,
+std::shared_ptr<const DeviceCodec> mix_levels(const std::shared_ptr<const LevelCodec>& keys,
                                               const std::shared_ptr<const LevelCodec>& values);
 
 /// Rows of f16 or bf16 as they are, for one side beside the codes of the other.

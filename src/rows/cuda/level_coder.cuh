@@ -33,7 +33,7 @@ struct Coder {
   }
   /// Number i of the product's right factors [r, D] goes to its share, or to the group's record.
   __device__ void write_right(int i, __half x) const {
-    if constexpr (kForm == LevelForm::kNamed) {
+    if constexpr (is_named(kForm)) {
       const int blocks = 1 << f.record_shift;
       char* rights = to.record + blocks * f.channel_bytes(D);
       const int group = to.number % blocks / f.group_blocks;
@@ -176,7 +176,7 @@ struct Coder {
   }
   /// Where scales [D] of a block's channels go, and minima behind them.
   __device__ __half* channels_of(int block) const {
-    if constexpr (kForm == LevelForm::kNamed) {
+    if constexpr (is_named(kForm)) {
       const int at = to.number % (1 << f.record_shift) + block;
       return reinterpret_cast<__half*>(to.record + at * f.channel_bytes(D));
     }

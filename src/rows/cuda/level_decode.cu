@@ -4,6 +4,9 @@ namespace pith::cuda {
 
 void decode_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
                    const DecodeScratch& scratch, cudaStream_t stream) {
+  if (formats.size() == 1 && formats.front().by_vectors()) {
+    return decode_along_vectors(formats.front(), call, scratch, stream);
+  }
   if (formats.size() == 1 && formats.front().named()) {
     return decode_named_levels(formats.front(), call, scratch, stream);
   }

@@ -101,7 +101,7 @@ struct LevelRun {
   static __device__ LevelBlock block_at(const char* codes, const StagePart& part,
                                         const DeviceSpan& span) {
     return {codes, codes + part.codes, codes + part.codes + part.side,
-            static_cast<const char*>(kForm == LevelForm::kNamed ? span.records() : nullptr)};
+            static_cast<const char*>(is_named(kForm) ? span.records() : nullptr)};
   }
   __device__ char* value_codes() const { return space.codes() + f.key_part.bytes(); }
   /// Both end a group of copies, an empty one past the end.
@@ -210,7 +210,7 @@ __device__ inline void rotate_sums(Running<D>& run, const WarpSpace<D>& space) {
 }
 
 /// kFormats: 1, so that what a format says is known where it is read, or 2. kForm: of both sides;
-/// kNamed also serves a side that has no names.
+/// the named ones also serve a side that has no names, those along vectors one without.
 template <class T, int D, int kFormats, LevelForm kForm>
 __global__ void __launch_bounds__(kMostLevelWarps<D>* kWarp, 1)
     level_kernel(const __grid_constant__ LevelParams p) {

@@ -16,6 +16,9 @@
 // table of the head, not here. Numbers of 16 bits have none (kNone): codes are rows of f16 or bf16
 // as they are, [32, D], and nothing else is there.
 //
+// Rows along vectors (kVectors), each head's own: x = mean + scale sum_i level_i vector_i, of 0 to
+// 8 bits a coordinate. Codes: [32 rows][a row's bytes], a row's coordinates from its lowest bit on.
+//
 // Rows that are moved from block to block alone (named_rows) have nothing of channels in their
 // block's side. What a group shares is a record apart, of which each row has the number; keys with
 // turns have their positions:
@@ -37,34 +40,64 @@ namespace pith::cuda {
 enum class LevelScale : uint8_t { kRow, kRowGroup, kBlockChannel, kHeadChannel, kNone };
 /// How a number finds its code: the nearest of evenly spaced levels; the nearest of a table; sign
 /// by sign (PlaneFormat in plane_rows.h); between thresholds of a symmetric table that are moved
-/// until the row keeps its length along itself (rows/tight_rows.h: scales of 8 bits).
-enum class LevelChoice : uint8_t { kEven, kNearest, kSigns, kTight };
+/// until the row keeps its length along itself (rows/tight_rows.h: scales of 8 bits); or not by
+/// itself: codes are coordinates along vectors, and scales as tight rows'.
+enum class LevelChoice : uint8_t { kEven, kNearest, kSigns, kTight, kVectors };
 
 /// How a block's codes lie: see above.
 enum class LevelOrder : uint8_t { kRows, kKeyFragments, kValueFragments };
 /// The kernels' forms of codes: those in rows whose blocks hold what rows share, those in
-/// fragments, and those in rows that may name a record or keep their positions.
-enum class LevelForm : uint8_t { kRows, kFragments, kNamed };
+/// fragments, and those in rows that may name a record or keep their positions. The last two are
+/// the first and the third where a side may lie along vectors.
+enum class LevelForm : uint8_t { kRows, kFragments, kNamed, kVectors, kNamedVectors };
+PITH_BOTH_SIDES constexpr bool is_named(LevelForm form) {
+  return form == LevelForm::kNamed || form == LevelForm::kNamedVectors;
+}
+PITH_BOTH_SIDES constexpr bool has_vectors(LevelForm form) {
+  return form == LevelForm::kVectors || form == LevelForm::kNamedVectors;
+}
 
 /// Above this head_dim codes lie in rows, whatever the codec: nothing knows fragments there.
 inline constexpr int kMostFragmentDim = 128;
 
-/// f.operator()<form>(), for kernels whose form is known when they are compiled.
+/// f.operator()<form>(), for kernels whose form is known when they are compiled: all forms but
+/// those along vectors, or all.
 template <int D, class F>
-auto for_form(LevelForm form, const F& f) {
+auto for_level_form(LevelForm form, const F& f) {
   if constexpr (D <= kMostFragmentDim) {
     if (form == LevelForm::kFragments) return f.template operator()<LevelForm::kFragments>();
   }
   return form == LevelForm::kNamed ? f.template operator()<LevelForm::kNamed>()
                                    : f.template operator()<LevelForm::kRows>();
 }
+template <int D, class F>
+auto for_form(LevelForm form, const F& f) {
+  if (form == LevelForm::kVectors) return f.template operator()<LevelForm::kVectors>();
+  if (form == LevelForm::kNamedVectors) return f.template operator()<LevelForm::kNamedVectors>();
+  return for_level_form<D>(form, f);
+}
+
+/// The vectors that rows of each head lie along, R coordinates of `room`, a multiple of 16; those
+/// behind R have no bits and vectors of 0.
+struct LevelVectors {
+  /// Levels of b bits begin at number 2^b - 1; the first number is 0, that of no bits.
+  static constexpr int kLevels = 512;
+  static constexpr int kMostBits = 8;
+  int row_bytes = 0;                  ///< of a row's codes
+  int room = 0;                       ///< coordinates
+  const float* levels = nullptr;      // [kLevels]
+  const int32_t* counts = nullptr;    // [B G] R
+  const uint32_t* places = nullptr;   // [B G, room] first bit in a row | bits << 16
+  const float* deviations = nullptr;  // [B G, room] lengths of the vectors
+  const uint32_t* vectors = nullptr;  // [B G, room / 2, D] two neighbours' numbers, f16
+};
 
 /// Keys or values.
 struct LevelSide {
   static constexpr int kMostLevels = 16;  ///< of a table
   static constexpr int kMostApart = 8, kMostRank = 8;
 
-  int bits = 4;  ///< of a code: 1, 2, 3, 4 or 8; 16: see above
+  int bits = 4;  ///< of a code: 1, 2, 3, 4 or 8; 16: see above; along vectors: 0
   LevelScale scale = LevelScale::kRow;
   LevelChoice choice = LevelChoice::kEven;
   LevelOrder order = LevelOrder::kRows;  ///< fragments: at most 4 bits; looked up, 3
@@ -90,13 +123,21 @@ struct LevelSide {
   const float* head_levels = nullptr;  // [B G, 16], instead of `levels`
   const uint16_t* ranges = nullptr;    // [B G, 2, D] f16 minima and scales: kHeadChannel
   const double* turns = nullptr;       // [D/2] of RoPE: keys were coded before it; or null
-  const uint16_t* means = nullptr;     // [B G, D] f16 off the keys that `turns` turn; or null
+  const uint16_t* means = nullptr;     // [B G, D] f16 off the keys that `turns` turn, or off rows
+                                       // along vectors; or null
+  LevelVectors along;                  ///< kVectors
 
-  PITH_BOTH_SIDES constexpr int code_bytes(int dim) const { return 4 * dim * bits; }
+  PITH_BOTH_SIDES constexpr bool by_vectors() const { return choice == LevelChoice::kVectors; }
+  PITH_BOTH_SIDES constexpr int row_bytes(int dim) const {
+    return by_vectors() ? along.row_bytes : dim * bits / 8;
+  }
+  PITH_BOTH_SIDES constexpr int code_bytes(int dim) const { return kBlockRows * row_bytes(dim); }
   constexpr int side_bytes(int dim) const;
   constexpr int group_rows() const { return kBlockRows * group_blocks; }
-  PITH_BOTH_SIDES constexpr int scale_bytes() const {
-    return choice == LevelChoice::kTight ? 1 : 2;
+  PITH_BOTH_SIDES constexpr int scale_bytes() const { return tight() ? 1 : 2; }
+  /// Scales are bytes (rows/tight_rows.h).
+  PITH_BOTH_SIDES constexpr bool tight() const {
+    return choice == LevelChoice::kTight || by_vectors();
   }
   /// Fragments: codes name levels of a table, and are never moved; else they are sums of signs.
   PITH_BOTH_SIDES constexpr bool looked_up() const { return choice == LevelChoice::kTight; }
@@ -108,7 +149,9 @@ struct LevelSide {
   /// Rows may be moved alone: what they share, if they do, is in records.
   constexpr bool rows_alone() const { return !shares() || record_bytes > 0; }
   constexpr LevelForm form() const {
-    if (record_bytes > 0 || positions) return LevelForm::kNamed;
+    const bool named = record_bytes > 0 || positions;
+    if (by_vectors()) return named ? LevelForm::kNamedVectors : LevelForm::kVectors;
+    if (named) return LevelForm::kNamed;
     return order == LevelOrder::kRows ? LevelForm::kRows : LevelForm::kFragments;
   }
   /// Bytes of scales and minima of one block's channels, of what a group's product has at its
@@ -159,9 +202,8 @@ struct LevelFormat {
   LevelSide keys, values;
   GroupedBytes bytes(int dim) const;
   constexpr bool rows_alone() const { return keys.rows_alone() && values.rows_alone(); }
-  constexpr bool named() const {
-    return keys.form() == LevelForm::kNamed || values.form() == LevelForm::kNamed;
-  }
+  constexpr bool named() const { return is_named(keys.form()) || is_named(values.form()); }
+  constexpr bool by_vectors() const { return keys.by_vectors() || values.by_vectors(); }
   /// Blocks of a record: those of the larger group.
   constexpr int record_blocks() const {
     return keys.group_blocks > values.group_blocks ? keys.group_blocks : values.group_blocks;
@@ -200,6 +242,9 @@ void decode_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
 /// The same of one format that is named().
 void decode_named_levels(const LevelFormat& format, const DecodeCall& call,
                          const DecodeScratch& scratch, cudaStream_t stream);
+/// The same of one format with a side along vectors.
+void decode_along_vectors(const LevelFormat& format, const DecodeCall& call,
+                          const DecodeScratch& scratch, cudaStream_t stream);
 /// Formats whose rows stand alone.
 void find_level_records(const LevelFormat& format, const FindRecordsCall& call,
                         cudaStream_t stream);

@@ -1,6 +1,8 @@
 #pragma once
 // Where a group of rows and what is found of it lie while a thread block codes it.
 
+#include <algorithm>
+
 #include "rows/cuda/level_lane.cuh"
 #include "rows/cuda/level_product.cuh"
 
@@ -50,5 +52,34 @@ struct GroupTarget {
     return reinterpret_cast<__half*>(side(row) + part)[i];
   }
 };
+
+/// Places that one launch takes.
+struct LevelJobs {
+  static constexpr size_t kMost = 32;
+  CodeJob of[kMost];
+};
+/// launch(jobs, how many) of as many launches as it takes.
+template <class Launch>
+void for_jobs(std::span<const CodeJob> all, const Launch& launch) {
+  for (size_t first = 0; first < all.size(); first += LevelJobs::kMost) {
+    const size_t count = std::min(LevelJobs::kMost, all.size() - first);
+    LevelJobs jobs;
+    std::copy_n(all.begin() + static_cast<ptrdiff_t>(first), count, jobs.of);
+    launch(jobs, count);
+  }
+}
+
+/// Where the group is written whose first block is `block` of its job.
+template <int D>
+__device__ inline GroupTarget target_of(const CodeJob& job, const PlacedSide& f, int block) {
+  const size_t head = blockIdx.y, at = head * job.block_stride + static_cast<size_t>(block);
+  GroupTarget to{static_cast<char*>(job.codes) + at * f.code_bytes(D),
+                 static_cast<char*>(job.side) + at * f.at.side, f.at.side};
+  if (f.record_bytes == 0) return to;
+  to.number = (job.first_record << f.record_shift) + block;
+  const size_t record = head * job.record_stride + static_cast<size_t>(to.number >> f.record_shift);
+  to.record = static_cast<char*>(job.records) + record * f.record_bytes + f.record_at;
+  return to;
+}
 
 }  // namespace pith::cuda

@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
       c.first + static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= (c.first_block() + c.blocks()) * kBlockRows) return;
   const int from = c.source(head, row);
-  const int code_row = dim * f.bits / 8, side_stride = f.at.side;
+  const int code_row = f.row_bytes(dim), side_stride = f.at.side;
   const auto block_at = [&](const CodeBlocks& blocks, int at) {
     auto* codes = static_cast<char*>(p.keys ? blocks.key_codes : blocks.value_codes);
     return codes + (head * blocks.stride + at / kBlockRows) * f.code_bytes(dim);

@@ -1,14 +1,30 @@
 #include "methods/codecs/kvtc/kvtc.h"
 
+#include <fmt/format.h>
+
 #include "methods/codecs/kvtc/transform_rows.h"
 #include "methods/methods.h"
 
 namespace pith {
 namespace {
 
+constexpr size_t kMostOnGpu = 4096;  // rows that wait there
+
 std::unique_ptr<Codec> make_kvtc(const MethodOptions& options, Side side) {
   const auto& o = options.as<KvtcOptions>();
   return std::make_unique<TransformCodec>(TransformFormat{o.bits, o.calibrate}, side);
+}
+
+/// Tables of a head's own; as many rows wait as they are made from.
+Offers kvtc_on_gpu(const MethodOptions& options, const OfferSite& site) {
+  const auto& o = options.as<KvtcOptions>();
+  const std::string text = write_options("kvtc", o);
+  return {.codec = text,
+          .code = text,
+          .before_rope = site.side == Side::kKeys,
+          .learns = o.calibrate,
+          .limits = {Limit::of("kvtc", "calibrate", o.calibrate, o.calibrate <= kMostOnGpu,
+                               fmt::format("up to {}", kMostOnGpu))}};
 }
 
 }  // namespace
@@ -29,6 +45,7 @@ CodecRow kvtc_row() {
               ""};
   row.takes<KvtcOptions>();
   row.make = make_kvtc;
+  row.on_gpu = kvtc_on_gpu;
   return row;
 }
 

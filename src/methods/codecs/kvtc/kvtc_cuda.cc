@@ -1,0 +1,292 @@
+// kvtc on the GPU: rows of levels along vectors, which the host finds in a head's first rows.
+
+#include "methods/codecs/kvtc/kvtc_cuda.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "core/dtype.h"
+#include "core/thread_pool.h"
+#include "kernels/cuda/device_archive.h"
+#include "methods/codecs/kvtc/kvtc.h"
+#include "methods/codecs/kvtc/normal_levels.h"
+#include "methods/codecs/kvtc/transform_rows.h"
+#include "methods/codecs/kvtc/transform_tables.h"
+#include "methods/registry_cuda.h"
+#include "rows/cuda/level_codec.h"
+
+namespace pith::cuda {
+namespace {
+
+/// One side's tables, of all heads.
+struct VectorTables {
+  DeviceArray<uint16_t> means;            // [G, D]
+  DeviceArray<int32_t> counts;            // [G]
+  DeviceArray<uint32_t> places, vectors;  // [G, room], [G, room / 2, D]
+  DeviceArray<float> deviations;          // [G, room]
+
+  VectorTables() = default;
+  VectorTables(const TableSite& site, size_t room)
+      : means(*site.memory, MemoryKind::kShared, numbers(site), site.stream),
+        counts(*site.memory, MemoryKind::kShared, heads(site), site.stream),
+        places(*site.memory, MemoryKind::kShared, heads(site) * room, site.stream),
+        vectors(*site.memory, MemoryKind::kShared, numbers(site) * room / 2, site.stream),
+        deviations(*site.memory, MemoryKind::kShared, heads(site) * room, site.stream) {}
+  static size_t heads(const TableSite& site) { return static_cast<size_t>(site.kv_heads); }
+  static size_t numbers(const TableSite& site) {
+    return heads(site) * static_cast<size_t>(site.head_dim);
+  }
+
+  struct Part {
+    void* data;
+    size_t bytes;
+  };
+  std::array<Part, 5> parts() const {
+    return {Part{means.data(), 2 * means.size()}, Part{counts.data(), 4 * counts.size()},
+            Part{places.data(), 4 * places.size()}, Part{vectors.data(), 4 * vectors.size()},
+            Part{deviations.data(), 4 * deviations.size()}};
+  }
+  size_t bytes() const {
+    size_t sum = 0;
+    for (const Part& part : parts()) sum += part.bytes;
+    return sum;
+  }
+};
+
+/// The same of one head on the host.
+struct HeadTables {
+  std::vector<uint16_t> mean;  // [D]
+  int32_t count = 0;
+  std::vector<uint32_t> places, vectors;  // [room], [room / 2, D]
+  std::vector<float> deviations;          // [room]
+};
+
+/// Vectors [n, D] as the CPU stores them.
+void round_vectors(std::vector<float>& vectors, size_t dim) {
+  ThreadPool one(1);
+  MemoryCounter memory;
+  const size_t n = vectors.size() / dim;
+  RowsRequest request;
+  request.dim = dim;
+  request.max_rows = n;
+  const auto rows =
+      TokenCodec(TransformFormat::kBasis).make_rows({one, memory, kernels_for()}, request);
+  rows->append(vectors.data(), dim, n);
+  rows->decode(vectors.data(), 0, n);
+}
+
+/// Of rows [n, D] in f16, as TransformRows::learn finds them.
+HeadTables head_tables(const std::vector<uint16_t>& halves, size_t dim,
+                       const TransformFormat& format, size_t room) {
+  std::vector<float> rows(halves.size()), mean(dim);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = f16_to_f32(halves[i]);
+  take_means(mean.data(), rows.data(), rows.size() / dim, dim);
+  HeadTables tables;
+  for (float& m : mean) {
+    tables.mean.push_back(f32_to_f16(m));
+    m = f16_to_f32(tables.mean.back());
+  }
+  TransformTables found =
+      find_transform(rows, mean, channel_weights({}, dim), format.code_bits(dim));
+  round_vectors(found.vectors, dim);
+  tables.count = static_cast<int32_t>(found.bits.size());
+  tables.places.resize(room);
+  tables.deviations.resize(room);
+  tables.vectors.resize(room / 2 * dim);
+  uint32_t at = 0;
+  for (size_t i = 0; i < found.bits.size(); ++i) {
+    tables.places[i] = at | uint32_t{found.bits[i]} << 16;
+    at += found.bits[i];
+    const float deviation = f16_to_f32(f32_to_f16(found.deviations[i]));
+    tables.deviations[i] = deviation;
+    for (size_t c = 0; c < dim; ++c) {
+      const uint32_t number = f32_to_f16(deviation * found.vectors[i * dim + c]);
+      tables.vectors[i / 2 * dim + c] |= i % 2 == 0 ? number : number << 16;
+    }
+  }
+  return tables;
+}
+
+class KvtcDeviceCodec final : public LevelCodec {
+ public:
+  struct Sides {
+    bool keys = true, values = true;  ///< that lie along vectors
+  };
+  KvtcDeviceCodec(std::string name, const LevelFormat& format, const TransformFormat& given,
+                  const Sides& sides)
+      : LevelCodec(std::move(name), format), given_(given), sides_(sides) {}
+
+  std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override;
+  std::shared_ptr<const DeviceCodec> copy(cudaStream_t stream) const override;
+  std::shared_ptr<const LevelCodec> in_form(const LevelFormat& format) const override {
+    return std::make_shared<KvtcDeviceCodec>(name_, format, given_, sides_);
+  }
+  std::shared_ptr<const LevelCodec> of_keys() const override {
+    return std::make_shared<KvtcDeviceCodec>(name_, format_, given_, Sides{true, false});
+  }
+  std::shared_ptr<const LevelCodec> of_values() const override {
+    return std::make_shared<KvtcDeviceCodec>(name_, format_, given_, Sides{false, true});
+  }
+  bool turns_keys() const override { return sides_.keys; }
+  size_t shared_bytes() const override {
+    return keys_.bytes() + values_.bytes() + 4 * levels_.size() + 8 * turns_.size();
+  }
+  size_t learns_from() const override { return (given_.calibrate + 31) / 32 * 32; }
+  void learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
+             cudaStream_t stream) const override;
+  void archive(Archive& a, cudaStream_t stream) const override;
+  void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
+            cudaStream_t stream) const override {
+    if (!keys.empty()) code_along_vectors(format_.keys, batch, keys, stream);
+    if (!values.empty()) code_along_vectors(format_.values, batch, values, stream);
+  }
+
+ private:
+  size_t dim() const { return static_cast<size_t>(site_.head_dim); }
+  size_t room() const { return (given_.most_coordinates(dim()) + 15) / 16 * 16; }
+  /// Tables of a side that has them.
+  VectorTables place(LevelSide& side, bool there) const;
+  void learn_side(const VectorTables& tables, HeadSample sample, const double* turns,
+                  cudaStream_t stream) const;
+  void archive_side(Archive& a, const VectorTables& tables, cudaStream_t stream) const;
+
+  TransformFormat given_;
+  Sides sides_;
+  TableSite site_;
+  DeviceArray<double> turns_;  // [D/2]
+  DeviceArray<float> levels_;  // [LevelVectors::kLevels]
+  VectorTables keys_, values_;
+};
+
+std::vector<float> all_levels() {
+  static_assert(LevelVectors::kMostBits == kMostLevelBits);
+  std::vector<float> all{0};
+  for (const NormalLevels& of : normal_levels())
+    all.insert(all.end(), of.levels().begin(), of.levels().end());
+  all.resize(LevelVectors::kLevels);
+  return all;
+}
+
+VectorTables KvtcDeviceCodec::place(LevelSide& side, bool there) const {
+  side.along.row_bytes = static_cast<int>(given_.row_bytes(dim()) - 1);  // the scale lies beside
+  if (!there) return {};
+  VectorTables tables(site_, room());
+  side.means = tables.means.data();
+  side.along.room = static_cast<int>(room());
+  side.along.levels = levels_.data();
+  side.along.counts = tables.counts.data();
+  side.along.places = tables.places.data();
+  side.along.deviations = tables.deviations.data();
+  side.along.vectors = tables.vectors.data();
+  return tables;
+}
+
+std::shared_ptr<const DeviceCodec> KvtcDeviceCodec::with_tables(const TableSite& site) const {
+  auto own = std::make_shared<KvtcDeviceCodec>(
+      fmt::format("{}, layer {}", name_.substr(0, name_.find(',')), site.layer), format_, given_,
+      sides_);
+  own->site_ = site;
+  const std::vector<float> levels = all_levels();
+  own->levels_ = {*site.memory, MemoryKind::kShared, levels.size(), site.stream};
+  own->levels_.upload(levels.data(), levels.size(), site.stream);
+  check(cudaStreamSynchronize(site.stream), "kvtc's levels");
+  if (sides_.keys) own->turns_ = rope_turns(site, "kvtc codes keys before RoPE");
+  own->format_.keys.turns = sides_.keys ? own->turns_.data() : nullptr;
+  own->keys_ = own->place(own->format_.keys, sides_.keys);
+  own->values_ = own->place(own->format_.values, sides_.values);
+  return own;
+}
+
+std::shared_ptr<const DeviceCodec> KvtcDeviceCodec::copy(cudaStream_t stream) const {
+  auto own = std::static_pointer_cast<const KvtcDeviceCodec>(with_tables(site_));
+  for (const auto& [to, from] : {std::pair{&own->keys_, &keys_}, {&own->values_, &values_}}) {
+    const auto into = to->parts(), parts = from->parts();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].bytes == 0) continue;
+      check(cudaMemcpyAsync(into[i].data, parts[i].data, parts[i].bytes, cudaMemcpyDeviceToDevice,
+                            stream),
+            "a copy of kvtc's tables");
+    }
+  }
+  return own;
+}
+
+void KvtcDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
+                            cudaStream_t stream) const {
+  HeadSample sample;
+  sample.head_stride = rows.head_stride;
+  sample.dtype = dtype;
+  sample.heads = site_.kv_heads;
+  sample.count = static_cast<int>(given_.calibrate);
+  sample.dim = site_.head_dim;
+  sample.positions = positions;
+  sample.rows = rows.k;
+  if (sides_.keys) learn_side(keys_, sample, turns_.data(), stream);
+  sample.rows = rows.v;
+  if (sides_.values) learn_side(values_, sample, nullptr, stream);
+}
+
+// The host waits for the rows, once in a session for each layer: 6 D^3 multiply-adds in f64 are
+// a millisecond or two at D = 64, on one thread.
+void KvtcDeviceCodec::learn_side(const VectorTables& tables, HeadSample sample, const double* turns,
+                                 cudaStream_t stream) const {
+  const size_t numbers = given_.calibrate * dim();
+  DeviceArray<uint16_t> out(site_.memory->root(), MemoryKind::kScratch,
+                            VectorTables::heads(site_) * numbers, stream);
+  wait_as_halves(out.data(), turns, sample, stream);
+  std::vector<uint16_t> all(out.size());
+  out.download(all.data(), all.size(), stream);
+  check(cudaStreamSynchronize(stream), "rows that kvtc learns from");
+  for (size_t head = 0; head < VectorTables::heads(site_); ++head) {
+    const auto first = all.begin() + static_cast<ptrdiff_t>(head * numbers);
+    const HeadTables found =
+        head_tables({first, first + static_cast<ptrdiff_t>(numbers)}, dim(), given_, room());
+    const auto upload = [&](auto* to, const auto* from, size_t n) {
+      check(cudaMemcpyAsync(to + head * n, from, n * sizeof(*from), cudaMemcpyHostToDevice, stream),
+            "kvtc's tables");
+    };
+    upload(tables.means.data(), found.mean.data(), dim());
+    upload(tables.counts.data(), &found.count, 1);
+    upload(tables.places.data(), found.places.data(), room());
+    upload(tables.vectors.data(), found.vectors.data(), room() / 2 * dim());
+    upload(tables.deviations.data(), found.deviations.data(), room());
+    check(cudaStreamSynchronize(stream), "kvtc's tables");
+  }
+}
+
+void KvtcDeviceCodec::archive(Archive& a, cudaStream_t stream) const {
+  if (sides_.keys) archive_side(a, keys_, stream);
+  if (sides_.values) archive_side(a, values_, stream);
+}
+
+void KvtcDeviceCodec::archive_side(Archive& a, const VectorTables& tables,
+                                   cudaStream_t stream) const {
+  const auto [means, counts, places, vectors, deviations] = tables.parts();
+  archive_finite(a, {means.data, means.bytes}, DType::kF16, stream);
+  archive_numbers<int32_t>(a, {counts.data, counts.bytes}, 0, static_cast<int32_t>(room()), stream);
+  archive_runs(a, {places.data, places.bytes}, stream, [&](std::span<const std::byte> bytes) {
+    const auto* of = reinterpret_cast<const uint32_t*>(bytes.data());
+    for (size_t i = 0; i < bytes.size() / 4; ++i) {
+      const uint32_t first = of[i] & 0xffff, bits = of[i] >> 16;
+      a.need(bits <= LevelVectors::kMostBits && first + bits <= given_.code_bits(dim()),
+             "a coordinate of more than 8 bits, or behind its row");
+    }
+  });
+  archive_finite(a, {vectors.data, vectors.bytes}, DType::kF16, stream);
+  archive_finite(a, {deviations.data, deviations.bytes}, DType::kF32, stream);
+}
+
+}  // namespace
+
+std::shared_ptr<const DeviceCodec> make_kvtc_on_gpu(const MethodOptions& options) {
+  const auto& o = options.as<KvtcOptions>();
+  LevelSide side;
+  side.bits = 0;
+  side.choice = LevelChoice::kVectors;
+  return std::make_shared<KvtcDeviceCodec>(
+      fmt::format("kvtc of {} bits from {} rows", o.bits, o.calibrate), LevelFormat{side, side},
+      TransformFormat{o.bits, o.calibrate}, KvtcDeviceCodec::Sides{});
+}
+
+}  // namespace pith::cuda
