@@ -169,8 +169,8 @@ def test_capture_is_refused(llama):
 
 
 def used():
-    torch.cuda.synchronize()
     gc.collect()
+    torch.cuda.synchronize()
     torch.cuda.empty_cache()
     free, everything = torch.cuda.mem_get_info()
     return everything - free

@@ -45,5 +45,5 @@ export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
 # shellcheck disable=SC2086  # TEST and BENCH are words
 part test 150 "$python" -m pytest -q -p no:cacheprovider --durations=5 tests/python_hf/test_cuda.py ${TEST:-}
 # shellcheck disable=SC2086
-part bench 200 "$python" tools/gpu/torch_bench.py --lines "$out/torch.jsonl" ${BENCH:-}
+part bench 300 "$python" tools/gpu/torch_bench.py --lines "$out/torch.jsonl" ${BENCH:-}
 exit $failed

@@ -341,7 +341,7 @@ class PithCache(Cache):
     @property
     def bytes_in_use(self):
         """Everything that is allocated: what the ledger counts, and the scratch memory of steps."""
-        return self._compute.bytes_in_use
+        return 0 if self._closed else self._compute.bytes_in_use
 
     def rows(self, layer, head, sequence=0):
         """What one KV head holds; positions count a sequence's real tokens from 0."""
@@ -414,6 +414,7 @@ class PithCache(Cache):
     def close(self):
         """Frees its memory; may be called twice."""
         self._clear()
+        self._compute = None
         self._closed = True
 
     def __enter__(self):
