@@ -6,16 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "c_check.h"
 #include "pith/pith.h"
 #include "pith/pith_layer.h"
-
-#define CHECK(condition)                                              \
-  do {                                                                \
-    if (!(condition)) {                                               \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      return 1;                                                       \
-    }                                                                 \
-  } while (0)
 
 static const char* kPolicy = "keydiff(budget=8)+int4,window=4";
 

@@ -6,17 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "c_check.h"
 #include "pith/pith.h"
 #include "pith/pith_chat.h"
 #include "pith/pith_prefix.h"
-
-#define CHECK(condition)                                              \
-  do {                                                                \
-    if (!(condition)) {                                               \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      return 1;                                                       \
-    }                                                                 \
-  } while (0)
 
 static const char* kMessages =
     "[{\"role\":\"system\",\"content\":\"Be brief.\"},{\"role\":\"user\",\"content\":\"Ship\"}]";

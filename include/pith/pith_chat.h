@@ -53,8 +53,8 @@ const char* pith_chat_built_in(size_t index);
 /* `name` NULL: the model's own, PITH_NOT_FOUND if it has none; else a built-in one. */
 pith_status pith_chat_template_create(const pith_model* model, const char* name,
                                       pith_chat_template** chat, pith_error* error);
-/* From Jinja [size bytes]; `name` (may be NULL) is for messages. PITH_CORRUPT for what is no Jinja,
- * PITH_UNSUPPORTED outside the subset of chat.h. */
+/* From Jinja [size bytes]; `name` (may be NULL) is for messages. PITH_CORRUPT for text that is no
+ * Jinja, PITH_UNSUPPORTED outside the subset of chat.h. */
 pith_status pith_chat_template_parse(const pith_model* model, const char* source, size_t size,
                                      const char* name, pith_chat_template** chat,
                                      pith_error* error);
@@ -93,7 +93,7 @@ pith_status pith_chat_turn_end(const pith_chat_template* chat, pith_chat_end* en
 
 /* ---- Answers held to a form: pith_generate_options' `form` ---- */
 
-/* A JSON document of `schema`; NULL: any object. PITH_CORRUPT for what is no JSON, PITH_UNSUPPORTED
+/* A JSON document of `schema`; NULL: any object. PITH_CORRUPT if it is not JSON, PITH_UNSUPPORTED
  * with the keyword for schemas that say more than form.h. */
 pith_status pith_form_json(const pith_model* model, const char* schema, pith_form** form,
                            pith_error* error);

@@ -73,7 +73,7 @@ pith_status pith_prefix_tree_keep(pith_prefix_tree* tree, const pith_session* se
 pith_status pith_prefix_tree_longest(const pith_prefix_tree* tree,
                                      const pith_session_options* options, const pith_prompt* prompt,
                                      size_t* tokens, pith_error* error);
-/* Drops what is a conversation's own. *freed (may be NULL) gets its bytes. */
+/* Drops a conversation's own snapshots. *freed (may be NULL) gets its bytes. */
 pith_status pith_prefix_tree_forget(pith_prefix_tree* tree, const char* tenant,
                                     const char* conversation, size_t* freed, pith_error* error);
 /* Evicts snapshots until `bytes` are free, SIZE_MAX: all. *freed (may be NULL) gets the bytes that

@@ -51,44 +51,40 @@ TEST(Attend, EachInstructionSet) {
                        isa);
 }
 
+/// Features by the bits of a number from 0 to 15.
+Case with_features(size_t tokens, int64_t window, Role role, int bits) {
+  return {.tokens = tokens,
+          .dtype = bits & 1 ? DType::kBF16 : DType::kF32,
+          .own_rows = (bits & 8) == 0 || window == 20,
+          .window = window,
+          .mass_queries = bits % 3 == 0   ? 0u
+                          : bits % 3 == 1 ? 1u
+                                          : 30u,
+          .weights = (bits & 2) != 0,
+          .positions = (bits & 4) != 0,
+          .before_rope = (bits & 8) != 0,
+          .query_shift = bits % 5 == 4 ? -7 : 0,
+          .role = role};
+}
+
 TEST(Attend, EveryFeatureWithEveryOther) {
   for (size_t tokens : {1, 3, 37})
     for (int64_t window : {0, 1, 20, 200})
       for (Role role : {Role::kBoth, Role::kNumerator, Role::kDenominator})
         for (int bits = 0; bits < 16; ++bits)
-          expect_right({.tokens = tokens,
-                        .dtype = bits & 1 ? DType::kBF16 : DType::kF32,
-                        .own_rows = (bits & 8) == 0 || window == 20,
-                        .window = window,
-                        .mass_queries = bits % 3 == 0   ? 0u
-                                        : bits % 3 == 1 ? 1u
-                                                        : 30u,
-                        .weights = (bits & 2) != 0,
-                        .positions = (bits & 4) != 0,
-                        .before_rope = (bits & 8) != 0,
-                        .query_shift = bits % 5 == 4 ? -7 : 0,
-                        .role = role});
+          expect_right(with_features(tokens, window, role, bits));
 }
 
 TEST(Attend, VariantsWithEveryOtherFeature) {
   for (size_t tokens : {1, 3, 37})
     for (int64_t window : {0, 20})
       for (Role role : {Role::kBoth, Role::kNumerator, Role::kDenominator})
-        for (int bits = 0; bits < 16; ++bits)
-          expect_right({.tokens = tokens,
-                        .dtype = bits & 1 ? DType::kBF16 : DType::kF32,
-                        .own_rows = (bits & 8) == 0 || window == 20,
-                        .window = window,
-                        .mass_queries = bits % 3 == 0   ? 0u
-                                        : bits % 3 == 1 ? 1u
-                                                        : 30u,
-                        .weights = (bits & 2) != 0,
-                        .positions = (bits & 4) != 0,
-                        .before_rope = (bits & 8) != 0,
-                        .query_shift = bits % 5 == 4 ? -7 : 0,
-                        .role = role,
-                        .soft_cap = bits % 4 == 3 ? 0 : 0.8,
-                        .sinks = bits % 4 != 1});
+        for (int bits = 0; bits < 16; ++bits) {
+          Case c = with_features(tokens, window, role, bits);
+          c.soft_cap = bits % 4 == 3 ? 0 : 0.8;
+          c.sinks = bits % 4 != 1;
+          expect_right(c);
+        }
 }
 
 TEST(Attend, VariantsOfLongRunsOnEachInstructionSet) {
