@@ -73,6 +73,22 @@ TEST_F(Cli, EvalTasksScoresAndRefuses) {
   const Result file = run({"eval", "tasks", "-m", kModel, "--file", folder_ / "f", "--json"});
   EXPECT_EQ(file.status, 0) << file.err;
   EXPECT_EQ(json::parse(file.out)["results"][0]["task"], "ruler");
+  // Two problems of MATH in one pass, in a chat template that the demo model lacks and without.
+  write(folder_ / "m", R"({"problem":"1+1?","answer":"2"}
+{"problem":"2+2?","answer":"4"})");
+  std::vector<std::string> math{"eval",   "tasks",         "-m",       kModel,
+                                "--file", folder_ / "m",   "--format", "math500",
+                                "--json", "--parallel",    "2",        "--answer-tokens",
+                                "3",      "--query-aware", "-o",       folder_ / "m.jsonl"};
+  const Result two = run(math);
+  ASSERT_EQ(two.status, 0) << two.err;
+  EXPECT_EQ(json::parse(two.out)["results"][0]["samples"], 2);
+  EXPECT_EQ(json::parse(two.out)["answer_tokens"], 3);
+  const json line =
+      json::parse(read(folder_ / "m.jsonl").substr(0, read(folder_ / "m.jsonl").find('\n')));
+  EXPECT_EQ(line["answers"][0]["tokens"], 3);
+  math.emplace_back("--chat");
+  refused(math, 11, "chat template");
   refused({"eval", "ppl", "-m", kModel, "-p", "too short"}, 10, "tokens");
   refused({"eval"}, 2, "subcommand");
 }

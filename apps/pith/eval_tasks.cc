@@ -1,5 +1,6 @@
 // pith eval tasks: retrieval tasks at given lengths under several policies. Samples run in
-// parallel, each on one thread; every finished one is a line of --out.
+// parallel, each on one thread, or many in each pass (--parallel); every finished one is a line of
+// --out.
 
 #include <fmt/format.h>
 
@@ -14,6 +15,7 @@
 #include "args.h"
 #include "core/thread_pool.h"
 #include "eval.h"
+#include "pith/chat.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "report.h"
@@ -30,7 +32,8 @@ struct TaskOptions {
   std::vector<int64_t> lengths{4096};
   int64_t samples = 4, turns = 8;
   uint64_t task_seed = 42;
-  bool query_aware = false;
+  int64_t parallel = 1, answer_tokens = 0;
+  bool query_aware = false, chat = false;
   std::string file, format = "ruler";
 };
 
@@ -57,6 +60,11 @@ class TasksCommand {
     if (runs_.empty()) {
       runs_.push_back({"exact", Policy::parse("exact"), o.eval.engine.policy.seed, false});
     }
+    if (o.chat) chat_.emplace(ChatTemplate::of(o.eval.engine.model, model_->tokenizer()));
+    how_ = {o.query_aware, chat_ ? &*chat_ : nullptr};
+    // Settings that leave results as they were are not in their keys.
+    if (o.chat) setting_["chat"] = true;
+    if (o.answer_tokens > 0) setting_["answer_tokens"] = o.answer_tokens;
     setting_.update({{"kind", "task"},
                      {"query_aware", o.query_aware},
                      {"task_seed", o.task_seed},
@@ -102,11 +110,38 @@ class TasksCommand {
         open.push_back(&job);
     }
     std::atomic<bool> go{bar.advance(rest)};
+    if (o_.parallel > 1) return go && run_together(bar, open);
     pool_.parallel_for(open.size(), [&](size_t i, int) {
       if (!go) return;
       run_job(*open[i]);
       if (!bar.advance(1)) go = false;
     });
+    return go;
+  }
+
+  /// Jobs of one policy and seed at once, on one engine. False once Ctrl-C was pressed.
+  bool run_together(SharedProgress& bar, const std::vector<const Job*>& open) {
+    bool go = true;
+    for (auto from = open.begin(); go && from != open.end();) {
+      const auto end = std::find_if(from, open.end(), [&](const Job* job) {
+        return job->run != (*from)->run || job->length != (*from)->length;
+      });
+      const std::vector<const Job*> some(from, end);
+      StandaloneOptions s = options_of(*some.front());
+      s.threads = o_.eval.engine.threads, s.parallel = static_cast<size_t>(o_.parallel);
+      if (!engine_) engine_ = std::make_shared<Engine>(model_, s);
+      run_samples(engine_, s,
+                  {.count = some.size(),
+                   .at_once = s.parallel,
+                   .sample = [&](size_t i) { return sample_of(*some[i]); },
+                   .finished =
+                       [&](size_t i, const SampleResult& result) {
+                         keep(*some[i], sample_of(*some[i]), result);
+                         return go = bar.advance(1);
+                       }},
+                  how_);
+      from = end;
+    }
     return go;
   }
 
@@ -174,17 +209,32 @@ class TasksCommand {
             [this](const std::string& text) { return model_->tokenizer().encode(text).size(); }};
   }
 
-  void run_job(const Job& job) {
+  Sample sample_of(const Job& job) const {
+    Sample sample = samples_.empty() ? make_sample(job.task, request(job.length, job.number))
+                                     : samples_[job.number];
+    if (o_.answer_tokens > 0) sample.max_tokens = static_cast<size_t>(o_.answer_tokens);
+    return sample;
+  }
+
+  StandaloneOptions options_of(const Job& job) const {
     const EvalRun& run = runs_[job.run];
-    const Sample sample = samples_.empty() ? make_sample(job.task, request(job.length, job.number))
-                                           : samples_[job.number];
     StandaloneOptions s = session_options(o_.eval.engine);
     s.policy = run.policy, s.seed = run.seed, s.threads = 1, s.context = job.length;
-    const SampleResult result = run_sample(model_, s, sample, o_.query_aware);
+    return s;
+  }
+
+  void run_job(const Job& job) {
+    const Sample sample = sample_of(job);
+    keep(job, sample, run_sample(model_, options_of(job), sample, how_));
+  }
+
+  void keep(const Job& job, const Sample& sample, const SampleResult& result) {
+    const EvalRun& run = runs_[job.run];
     Record turns = Record::array();
     for (size_t i = 0; i < result.turns.size(); ++i)
       turns.push_back({{"answer", result.turns[i].answer},
                        {"references", sample.turns[i].references},
+                       {"tokens", result.turns[i].tokens},
                        {"score", result.turns[i].score}});
     Record record = setting_;
     record.update({{"task", job.task},
@@ -248,6 +298,9 @@ class TasksCommand {
   std::vector<EvalRun> runs_;
   ThreadPool pool_;
   std::optional<Session> keeper_;
+  std::shared_ptr<Engine> engine_;  // of samples that share passes
+  std::optional<ChatTemplate> chat_;
+  AskOptions how_;
   std::vector<Sample> samples_;  // of a file; empty if they are made
   std::vector<Job> jobs_;
   std::map<std::string, Record> told_;  // by key: not written before it is known what they tell
@@ -351,6 +404,23 @@ void add_eval_tasks(CLI::App& eval, Action& action) {
       ->group(kGroup);
   app->add_flag("--query-aware", o->query_aware,
                 "Read each question together with the context, so that selectors see it")
+      ->group(kGroup);
+  app->add_flag("--chat", o->chat,
+                "With --query-aware: each question, with its context, is a user's message in the "
+                "model's chat template")
+      ->group(kGroup);
+  app->add_option("--answer-tokens", o->answer_tokens,
+                  "Most tokens of an answer; 0 = as many as the task gives")
+      ->check(CLI::Range(0, 1 << 24))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(kGroup);
+  app->add_option("--parallel", o->parallel,
+                  "Samples that share each pass, which reads the weights once: for long answers "
+                  "on a GPU. 1: a pass each, on as many threads as there are")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N")
+      ->capture_default_str()
       ->group(kGroup);
   app->footer(task_list() +
               "\nExamples:\n"

@@ -1,6 +1,7 @@
 #include "tools/eval/metrics.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <map>
@@ -170,6 +171,35 @@ std::string without_spaces(std::string_view text) {
   return out;
 }
 
+/// Without what MATH's answers write or leave out at will: spaces, sizes of brackets, signs of
+/// dollars, degrees and per cent, display fractions, a full stop at the end.
+std::string math_form(std::string_view text) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kSame{
+      {{"\\left", ""},
+       {"\\right", ""},
+       {"\\!", ""},
+       {"\\,", ""},
+       {"\\;", ""},
+       {"\\$", ""},
+       {"$", ""},
+       {"\\%", ""},
+       {"^{\\circ}", ""},
+       {"^\\circ", ""},
+       {"\\dfrac", "\\frac"},
+       {"\\tfrac", "\\frac"}}};
+  std::string out = without_spaces(text);
+  for (const auto& [from, to] : kSame)
+    for (size_t at = 0; (at = out.find(from, at)) != std::string::npos; at += to.size()) {
+      const char after = at + from.size() < out.size() ? out[at + from.size()] : ' ';
+      if (to.empty() && from.size() > 2 && from[0] == '\\' && std::isalpha(after) != 0)
+        at += from.size();  // \leftarrow is another word
+      else
+        out.replace(at, from.size(), to);
+    }
+  if (out.ends_with('.')) out.pop_back();
+  return out;
+}
+
 double score_one(Metric metric, std::string_view answer, const std::string& reference,
                  std::span<const std::string> classes) {
   switch (metric) {
@@ -180,8 +210,8 @@ double score_one(Metric metric, std::string_view answer, const std::string& refe
     case Metric::kClassification: return classification(answer, reference, classes);
     case Metric::kEditSimilarity: return edit_similarity(answer, reference);
     case Metric::kBoxed: {
-      const std::string boxed = without_spaces(boxed_answer(answer));
-      return !boxed.empty() && boxed == without_spaces(reference) ? 1 : 0;
+      const std::string boxed = math_form(boxed_answer(answer));
+      return !boxed.empty() && boxed == math_form(reference) ? 1 : 0;
     }
     default: return contains(lower(answer), reference) ? 1 : 0;
   }

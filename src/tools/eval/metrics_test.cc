@@ -58,5 +58,18 @@ TEST(Metrics, BoxedAnswersMayNest) {
   EXPECT_EQ(score_answer(Metric::kBoxed, "12", Strings{"12"}), 0);
 }
 
+TEST(Metrics, BoxedAnswersOfOneMeaningAreTheSame) {
+  const auto score = [](const std::string& boxed, const std::string& reference) {
+    return score_answer(Metric::kBoxed, "\\boxed{" + boxed + "}", Strings{reference});
+  };
+  EXPECT_EQ(score("(3, \\dfrac{\\pi}{2}).", "\\left( 3, \\frac{\\pi}{2} \\right)"), 1);
+  EXPECT_EQ(score("90^{\\circ}", "90"), 1);
+  EXPECT_EQ(score("\\$12\\%", "12"), 1);
+  EXPECT_EQ(score("1,\\!000", "1,000"), 1);
+  EXPECT_EQ(score("a\\leftarrow b", "aarrow b"), 0);
+  EXPECT_EQ(score("1.5", "15"), 0);
+  EXPECT_EQ(score(".", ""), 0) << "nothing is no answer";
+}
+
 }  // namespace
 }  // namespace pith

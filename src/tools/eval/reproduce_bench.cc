@@ -118,7 +118,7 @@ std::vector<PolicyScore> ReproduceBench::scores(const std::string& stage,
     s.policy = Policy::parse(policies[runs[i / samples].policy].policy);
     s.seed = runs[i / samples].seed;
     s.threads = 1, s.context = setting.tokens;
-    results[i] = run_sample(o_.model, s, made[i % samples], /*query_aware=*/false);
+    results[i] = run_sample(o_.model, s, made[i % samples]);
     if (!counter.advance(1)) go = false;
   });
   if (!go) throw ReproduceCancelled{};

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "paths.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
@@ -23,7 +25,7 @@ class Tasks : public testing::Test {
   static SampleResult run(const Sample& sample, const std::string& policy, bool aware = false) {
     StandaloneOptions o;
     o.policy = Policy::parse(policy), o.threads = 1;
-    return run_sample(model, o, sample, aware);
+    return run_sample(model, o, sample, {.query_aware = aware});
   }
   static std::shared_ptr<const Model> model;
 };
@@ -78,6 +80,65 @@ TEST_F(Tasks, CompressionAndQuestionsMatter) {
   EXPECT_EQ(narrow.turns.size(), 3u);
   const SampleResult aware = run(facts, "exact", /*aware=*/true);
   EXPECT_GE(aware.score(), 0.6);
+}
+
+// Passes of three at a time, in which a sample ends and the next begins: each answer, ledger and
+// cache is what it is alone, with forks, in a conversation and query-aware.
+TEST_F(Tasks, SamplesThatShareAPassAreAnsweredAsAlone) {
+  const std::vector<Sample> samples{
+      make_sample("facts", request(400)), make_sample("multi_turn", request(400)),
+      make_sample("kv", request(400)), make_sample("facts", request(500, 1))};
+  for (const bool aware : {false, true}) {
+    const char* policy = "snapkv(budget=50%),window=32";
+    SessionOptions o;
+    o.policy = Policy::parse(policy);
+    size_t finished = 0;
+    const auto compare = [&](size_t i, const SampleResult& together) {
+      const SampleResult alone = run(samples[i], policy, aware);
+      EXPECT_EQ(together.logits, alone.logits) << i;
+      EXPECT_EQ(together.policy, alone.policy);
+      EXPECT_EQ(together.ledger.cache_bytes(), alone.ledger.cache_bytes());
+      EXPECT_EQ(together.turns.size(), samples[i].turns.size());
+      for (size_t t = 0; t < together.turns.size(); ++t) {
+        EXPECT_EQ(together.turns[t].answer, alone.turns[t].answer);
+        EXPECT_EQ(together.turns[t].tokens, alone.turns[t].tokens);
+      }
+      return ++finished > 0;
+    };
+    run_samples(std::make_shared<Engine>(model, EngineOptions{.threads = 2, .parallel = 3}), o,
+                {.count = samples.size(),
+                 .at_once = 3,
+                 .sample = [&](size_t i) { return samples[i]; },
+                 .finished = compare},
+                {.query_aware = aware});
+    EXPECT_EQ(finished, samples.size());
+  }
+}
+
+TEST_F(Tasks, ARunOfManySamplesEndsWhenItIsTold) {
+  size_t finished = 0;
+  run_samples(std::make_shared<Engine>(model), {},
+              {.count = 9,
+               .at_once = 2,
+               .sample = [](size_t i) { return make_sample("kv", request(400, i)); },
+               .finished = [&](size_t, const SampleResult&) { return ++finished < 2; }});
+  EXPECT_LE(finished, 3u);
+}
+
+TEST_F(Tasks, AQuestionInAChatTemplateIsAUsersMessage) {
+  const auto chat = ChatTemplate::built_in("chatml", model->tokenizer());
+  const Sample sample = make_sample("kv", request(400));
+  StandaloneOptions o;
+  const SampleResult plain = run_sample(model, o, sample, {.query_aware = true});
+  const SampleResult asked = run_sample(model, o, sample, {.query_aware = true, .chat = &chat});
+  const auto ids = chat.encode(
+      model->tokenizer(),
+      {.messages = nlohmann::json::array(
+                       {{{"role", "user"}, {"content", sample.context + sample.turns[0].question}}})
+                       .dump()});
+  EXPECT_EQ(asked.ledger.tokens, ids.size() + asked.turns[0].tokens - 1);
+  EXPECT_NE(asked.logits, plain.logits);
+  EXPECT_THROW(run_sample(model, o, sample, {.chat = &chat}), Error);
 }
 
 }  // namespace
