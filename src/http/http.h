@@ -92,6 +92,8 @@ class Server {
   std::unique_ptr<State> state_;
 };
 
+/// All heads begin so.
+inline constexpr std::string_view kHeadBegins = "HTTP/1.1 ";
 /// The head of an answer as it goes over the wire. `chunked`: the body follows in chunks, else
 /// with its length; `close`: the connection ends with it.
 std::string head_text(const Response& response, bool chunked, bool close);

@@ -74,7 +74,8 @@ std::string Request::parameter(std::string_view name) const {
 }
 
 std::string head_text(const Response& response, bool chunked, bool close) {
-  std::string out = fmt::format("HTTP/1.1 {} {}\r\n", response.status, reason(response.status));
+  std::string out =
+      fmt::format("{}{} {}\r\n", kHeadBegins, response.status, reason(response.status));
   for (const Header& header : response.headers)
     out += fmt::format("{}: {}\r\n", one_line(header.name), one_line(header.value));
   if (chunked)
