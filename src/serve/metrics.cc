@@ -130,8 +130,11 @@ void Metrics::token_gap(double s) {
   const std::lock_guard guard(lock_);
   gap_.add(s);
 }
-void Metrics::step(size_t rows, double) {
+void Metrics::step(size_t rows, double s) {
   const std::lock_guard guard(lock_);
+  Steps& alike = passes_of_[rows];
+  ++alike.count;
+  alike.seconds += s;
   ++passes_;
   pass_rows_ += rows;
   rows_.add(static_cast<double>(rows));
@@ -139,7 +142,8 @@ void Metrics::step(size_t rows, double) {
 void Metrics::prompt_chunk(size_t tokens, double s) {
   const std::lock_guard guard(lock_);
   prompt_tokens_ += tokens;
-  prompt_seconds_ += s;
+  ++chunks_.count;
+  chunks_.seconds += s;
 }
 void Metrics::refused(const std::string& reason) {
   const std::lock_guard guard(lock_);
@@ -172,12 +176,22 @@ std::string Metrics::text(const Gauges& now) const {
   t.histogram("vllm:request_prompt_tokens", "Tokens of prompts.", prompt_length_);
   t.histogram("vllm:request_generation_tokens", "Tokens of answers.", answer_length_);
   t.value("llamacpp:prompt_tokens_total", "counter", "Prompt tokens read.", prompt_tokens_);
-  t.value("llamacpp:prompt_seconds_total", "counter", "Reading prompts.", prompt_seconds_);
+  t.value("llamacpp:prompt_seconds_total", "counter", "Reading prompts.", chunks_.seconds);
   t.value("llamacpp:tokens_predicted_total", "counter", "Tokens drawn.", drawn_tokens_);
   t.value("llamacpp:tokens_predicted_seconds_total", "counter", "Writing.", decode_seconds_);
   t.value("llamacpp:n_decode_total", "counter", "Passes of decode.", passes_);
   t.value("llamacpp:n_busy_slots_per_decode", "gauge", "Sessions a pass, on average.",
           passes_ == 0 ? 0.0 : static_cast<double>(pass_rows_) / static_cast<double>(passes_));
+  const auto steps = [&](const char* name, const char* help, auto value) {
+    t.head(name, "counter", help);
+    for (const auto& [rows, of] : passes_of_)
+      t.out +=
+          fmt::format("{}{{{},part=\"pass\",rows=\"{}\"}} {}\n", name, t.model, rows, value(of));
+    t.out += fmt::format("{}{{{},part=\"chunk\"}} {}\n", name, t.model, value(chunks_));
+  };
+  steps("pith_steps_total", "Passes of decode by sessions, chunks of prompts.",
+        [](const Steps& of) { return of.count; });
+  steps("pith_step_seconds_total", "What they took.", [](const Steps& of) { return of.seconds; });
   t.histogram("pith_batch_rows", "Sessions a pass of decode.", rows_);
   t.value("pith_tokens_recomputed_total", "counter", "Prompt tokens read.", prompt_tokens_);
   t.value("pith_save_seconds_total", "counter", "Writing sessions to files.", save_seconds_);

@@ -67,7 +67,13 @@ class Metrics {
   const std::string model_;
   uint64_t prompt_tokens_ = 0, drawn_tokens_ = 0, cached_tokens_ = 0, asked_tokens_ = 0;
   uint64_t passes_ = 0, pass_rows_ = 0;
-  double prompt_seconds_ = 0, decode_seconds_ = 0, save_seconds_ = 0;
+  struct Steps {
+    uint64_t count = 0;
+    double seconds = 0;
+  };
+  std::map<size_t, Steps> passes_of_;  // by rows
+  Steps chunks_;
+  double decode_seconds_ = 0, save_seconds_ = 0;
   Labelled succeeded_, refused_, cancelled_;
   static std::vector<double> seconds();
   static std::vector<double> counts();

@@ -61,6 +61,69 @@ TEST(Scheduler, WhoLeavesIsDroppedWithinAChunk) {
   EXPECT_EQ(scheduler.busy(), 0u);
 }
 
+/// Counts the passes of decode before each chunk of its prompt, and may leave at one.
+class Watcher : public Ear {
+ public:
+  Watcher(const std::string& name, Journal& journal, const Metrics& metrics)
+      : Ear(name, journal), metrics_(metrics) {}
+  void read(size_t done, size_t cached, size_t total) override {
+    const std::string text = metrics_.text({}), name = "\nllamacpp:n_decode_total{";
+    const size_t at = text.find('}', text.find(name));
+    passes.push_back(std::stoul(text.substr(at + 1)));
+    if (passes.size() == leave_after) leave = true;
+    Ear::read(done, cached, total);
+  }
+
+  size_t leave_after = SIZE_MAX;
+  std::vector<size_t> passes;
+
+ private:
+  const Metrics& metrics_;
+};
+
+// The bound of a gap between tokens, counted: time depends on who else uses the machine.
+TEST(Scheduler, BetweenTwoPassesIsAtMostAChunk) {
+  Journal journal;
+  Metrics metrics("demo");
+  SchedulerOptions o = options(3);
+  o.prefill_share = 1;  // nothing is owed to those who write: a pass between chunks all the same
+  Scheduler scheduler(engine(), o, metrics);
+  const Asked writer = ask("writer", journal, 8, 1900);
+  scheduler.submit(writer.task);
+  ASSERT_TRUE(journal.wait("writer speaks"));
+  std::vector<std::shared_ptr<Watcher>> readers;
+  for (const char* name : {"one", "two"}) {
+    const Asked reader = ask(name, journal, 1900, 1, readers.size());
+    readers.push_back(std::make_shared<Watcher>(name, journal, metrics));
+    reader.task->listener = readers.back();
+    scheduler.submit(reader.task);
+  }
+  ASSERT_TRUE(journal.wait("two ended"));
+  EXPECT_LT(journal.at("two ended"), journal.at("writer ended"));  // it wrote all the time
+  std::vector<size_t> passes;
+  for (const auto& reader : readers)
+    passes.insert(passes.end(), reader->passes.begin(), reader->passes.end());
+  EXPECT_GE(passes.size(), 2 * 1900 / engine()->options().chunk);
+  std::ranges::sort(passes);
+  EXPECT_EQ(std::ranges::adjacent_find(passes), passes.end()) << "two chunks without a pass";
+  writer.ear->leave = true;
+  ASSERT_TRUE(journal.wait("writer failed cancelled"));
+}
+
+TEST(Scheduler, WhoLeavesInAPromptReadsNoFurther) {
+  Journal journal;
+  Metrics metrics("demo");
+  Scheduler scheduler(engine(), options(2), metrics);
+  const Asked reader = ask("reader", journal, 1900, 2);
+  const auto watcher = std::make_shared<Watcher>("reader", journal, metrics);
+  watcher->leave_after = 3;
+  reader.task->listener = watcher;
+  scheduler.submit(reader.task);
+  ASSERT_TRUE(journal.wait("reader failed cancelled"));
+  EXPECT_EQ(watcher->passes.size(), 3u);
+  EXPECT_EQ(scheduler.gauges().reserved, 0u);
+}
+
 TEST(Scheduler, AnswersAreThoseOfGenerate) {
   Journal journal;
   Metrics metrics("demo");

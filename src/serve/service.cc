@@ -238,7 +238,12 @@ void Service::props(Visit& v) {
                  {"total_slots", options_.parallel},
                  {"model_path", options_.name},
                  {"chat_template", preparer_.chat() ? preparer_.chat()->name() : ""},
-                 {"build_info", "pith " PITH_VERSION}});
+                 {"build_info", "pith " PITH_VERSION},
+                 {"pith",
+                  {{"chunk", engine_->options().chunk},
+                   {"prefill_share", options_.prefill_share},
+                   {"queue", options_.queue},
+                   {"queue_seconds", options_.queue_seconds}}}});
 }
 
 void Service::metrics(Visit& v) {
