@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <csignal>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -132,8 +133,10 @@ void print_start(const Server& server, const ServeCommand& o) {
                   server.url()));
 }
 
-/// A dump of this process's memory would hold what users said, and nothing here runs programs.
+/// A dump of this process's memory would hold what users said, and nothing here runs programs. A
+/// limit on files (ulimit -f) is a full disk and no reason to end.
 void close_in() {
+  std::signal(SIGXFSZ, SIG_IGN);
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
