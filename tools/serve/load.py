@@ -255,6 +255,10 @@ def show(summary):
     print(f"{summary['tokens_per_second']:.1f} tokens/s, {summary['answers_per_second']:.2f} answers/s, "
           f"goodput {summary['goodput']:.2f} answers/s, "
           f"{summary['cached_tokens']} of {summary['prompt_tokens']} prompt tokens reused")
+    show_times(summary)
+
+
+def show_times(summary):
     print(f"{'ms':>8} {'mean':>9} " + " ".join(f"{'p%d' % p:>9}" for p in PERCENTS))
     for name in ("ttft", "itl", "tpot", "seconds"):
         values = summary[name].values()
