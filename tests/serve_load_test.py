@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/serve/load.py and capacity.py: against the demo model, and against servers that do wrong."""
+"""tools/serve/load.py, gate.py and capacity.py: against the demo model, and against servers that do wrong."""
 
 import http.server
 import json
@@ -16,6 +16,7 @@ from serve.harness import MODEL, PITH, ROOT, Server  # noqa: E402
 
 TOOLS = ROOT / "tools/serve"
 sys.path.insert(0, str(TOOLS))
+import gate  # noqa: E402
 import load  # noqa: E402
 
 
@@ -80,6 +81,14 @@ class Figures(unittest.TestCase):
         self.assertFalse(answer.within(limits))
 
 
+    def test_gaps_of_a_while(self):
+        times = [1.0, 2.0, 4.0, 7.0, 11.0]
+        self.assertEqual(gate.gaps(times), [1.0, 2.0, 3.0, 4.0])
+        # Also those that reach into it: a user waits for them.
+        self.assertEqual(gate.gaps(times, 3.0, 5.0), [2.0, 3.0])
+        self.assertEqual(gate.gaps(times, 4.0, 7.0), [3.0])
+
+
 class WrongServers(unittest.TestCase):
     def fault(self, *texts, **more):
         with Wrong(*texts, **more) as server:
@@ -125,6 +134,16 @@ class Demo(unittest.TestCase):
             code, found = run(server.url, "--model", "nosuch", "--conversations", 2, *self.few)
             self.assertEqual((code, found["answers"], found["refused"]),
                              (1, 0, {"404 model_not_found": 2}))
+
+    def test_the_gate_measures_and_says_so(self):
+        # Whether it is met is a matter of the machine's other load; what it counts is not.
+        with Server("--snapshots", "0", threads="1") as server:
+            done = subprocess.run([sys.executable, str(TOOLS / "gate.py"), server.url, "--clients", "2",
+                                   "--prompt", "1800", "--tokens", "20"], capture_output=True, text=True)
+            self.assertEqual(server.metric("pith_reserved_bytes"), 0)
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        self.assertIn("of pass + chunk", done.stdout, done.stderr)
+        self.assertIn("left in its prompt", done.stdout, done.stderr)
 
     def test_capacity_is_counted(self):
         done = subprocess.run(
