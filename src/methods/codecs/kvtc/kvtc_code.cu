@@ -80,27 +80,46 @@ struct VectorCoder {
     }
     __syncwarp();
   }
-  /// The scale, as it is stored, under which codes miss the coordinates by least.
+  /// What codes under a scale, as it is stored, miss of the coordinates.
+  __device__ float error_at(int stored) const {
+    const float scale = VectorRows<D>::scale_of(static_cast<char>(stored));
+    float error = 0;
+    for (int i = lane(); i < count; i += kWarp) {
+      const int bits = width(i);
+      const float x = scale > 0 ? scale * level(nearest(along[i] / scale, bits), bits) : 0;
+      const float missed = (along[i] - x) * deviation(i);
+      error += missed * missed;
+    }
+    return sum_of_warp(error);
+  }
+  static __device__ int near(float square_of_scale) {
+    const float scale = fminf(sqrtf(square_of_scale), 65504);
+    return tight_of_half(__half_as_ushort(__float2half_rn(scale)));
+  }
+  /// The scale, as it is stored, under which codes miss the coordinates by least: see the CPU's.
   __device__ int best_scale() const {
-    float square = 0;
-    for (int i = lane(); i < count; i += kWarp) square += along[i] * along[i];
-    const float own = sqrtf(sum_of_warp(square) / static_cast<float>(max(count, 1)));
-    const int near = tight_of_half(__half_as_ushort(__float2half_rn(fminf(own, 65504))));
-    int best = 0;
-    float least = INFINITY;
-    for (int code = max(near - 1, 0); code <= kLargestTightScale; ++code) {
-      const float scale = VectorRows<D>::scale_of(static_cast<char>(code));
-      float error = 0;
-      for (int i = lane(); i < count; i += kWarp) {
-        const int bits = width(i);
-        const float x = scale > 0 ? scale * level(nearest(along[i] / scale, bits), bits) : 0;
-        const float missed = (along[i] - x) * deviation(i);
-        error += missed * missed;
+    float shares = 0, square = 0, usual = 0;
+    for (int i = lane(); i < count; i += kWarp) {
+      const float length = deviation(i) * deviation(i);
+      shares += along[i] * along[i];
+      square += along[i] * along[i] * length;
+      usual += length;
+    }
+    shares = sum_of_warp(shares), square = sum_of_warp(square), usual = sum_of_warp(usual);
+    int first = near(shares / static_cast<float>(max(count, 1)));
+    float least = error_at(first);
+    if (const int other = near(usual > 0 ? square / usual : 0); other != first) {
+      const float error = error_at(other);
+      if (error < least) first = other, least = error;
+    }
+    int best = first;
+    for (int step = 1; step >= -1; step -= 2) {
+      for (int code = first + step; code >= 0 && code <= kLargestTightScale; code += step) {
+        const float error = error_at(code);
+        if (error >= least) break;
+        least = error;
+        best = code;
       }
-      error = sum_of_warp(error);
-      if (error >= least) break;
-      least = error;
-      best = code;
     }
     return best;
   }

@@ -87,8 +87,9 @@ HeadTables head_tables(const std::vector<uint16_t>& halves, size_t dim,
     tables.mean.push_back(f32_to_f16(m));
     m = f16_to_f32(tables.mean.back());
   }
+  ThreadPool pool(1);
   TransformTables found =
-      find_transform(rows, mean, channel_weights({}, dim), format.code_bits(dim));
+      find_transform(rows, mean, channel_weights({}, dim), format.code_bits(dim), pool);
   round_vectors(found.vectors, dim);
   tables.count = static_cast<int32_t>(found.bits.size());
   tables.places.resize(room);

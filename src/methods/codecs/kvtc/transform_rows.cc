@@ -50,6 +50,7 @@ struct TransformRows::Tables {
 TransformRows::TransformRows(const Context& context, const TransformFormat& format,
                              const RowsRequest& request)
     : CodedRows(context.kernels, request.dim),
+      pool_(&context.pool),
       format_(format),
       waiting_(context.memory, context.kernels, request.dim, format.calibrate),
       codes_(context.memory, MemoryKind::kPayload),
@@ -65,6 +66,7 @@ TransformRows::TransformRows(const Context& context, const TransformFormat& form
 
 TransformRows::TransformRows(const TransformRows& other)
     : CodedRows(other),
+      pool_(other.pool_),
       format_(other.format_),
       waiting_(other.waiting_),
       rows_(other.rows_),
@@ -115,7 +117,7 @@ void TransformRows::learn() {
   std::vector<float> mean(dim_);
   kernels_->to_f32(mean.data(), mean_.data(), DType::kF16, dim_);
   const TransformTables found =
-      find_transform(rows, mean, channel_weights(weights_, dim_), format_.code_bits(dim_));
+      find_transform(rows, mean, channel_weights(weights_, dim_), format_.code_bits(dim_), *pool_);
   const size_t coded = found.bits.size();
   bits_.resize(coded);
   std::ranges::copy(found.bits, bits_.data());
@@ -137,26 +139,44 @@ void TransformRows::code(const float* x, size_t stride, size_t count) {
   }
 }
 
-/// The scale under which codes miss `along` [R] by least, from the row's own deviation on: a larger
-/// one is better where a coordinate is far out.
+/// The scale under which codes miss `along` [R] by least, near the row's own deviation or its
+/// length's share of the usual one, whichever is better: small coordinates that are larger than
+/// tables say weigh much in the one and little in the other, as they do in the error.
 uint8_t TransformRows::best_scale(const Tables& t, const std::vector<float>& along) const {
-  double square = 0;
-  for (size_t i = 0; i < along.size(); ++i)
-    square += std::pow(double{along[i]} / t.coordinates[i].deviation, 2);
-  const double own = std::sqrt(square / static_cast<double>(std::max<size_t>(along.size(), 1)));
-  const int near = tight_of_half(f32_to_f16(static_cast<float>(std::min(own, 65504.0))));
-  int best = 0;
-  double least = std::numeric_limits<double>::infinity();
-  for (int code = std::max(near - 1, 0); code <= kLargestTightScale; ++code) {
+  const auto error_at = [&](int code) {
     double error = 0;
     for (size_t i = 0; i < along.size(); ++i) {
       const float unit = scale_of(code) * t.coordinates[i].deviation;
       const float level = unit > 0 ? t.coordinates[i].levels->at_nearest(along[i] / unit) : 0.0f;
       error += std::pow(double{along[i]} - unit * level, 2);
     }
-    if (error >= least) break;
-    least = error;
-    best = code;
+    return error;
+  };
+  double shares = 0, square = 0, usual = 0;
+  for (size_t i = 0; i < along.size(); ++i) {
+    const double deviation = t.coordinates[i].deviation;
+    shares += std::pow(along[i] / deviation, 2);
+    square += std::pow(along[i], 2);
+    usual += std::pow(deviation, 2);
+  }
+  const auto near = [](double square_of_scale) {
+    const double scale = std::min(std::sqrt(square_of_scale), 65504.0);
+    return int{tight_of_half(f32_to_f16(static_cast<float>(scale)))};
+  };
+  int first = near(shares / static_cast<double>(std::max<size_t>(along.size(), 1)));
+  double least = error_at(first);
+  if (const int other = near(usual > 0 ? square / usual : 0); other != first) {
+    const double error = error_at(other);
+    if (error < least) first = other, least = error;
+  }
+  int best = first;
+  for (const int step : {1, -1}) {
+    for (int code = first + step; code >= 0 && code <= kLargestTightScale; code += step) {
+      const double error = error_at(code);
+      if (error >= least) break;
+      least = error;
+      best = code;
+    }
   }
   return static_cast<uint8_t>(best);
 }

@@ -71,6 +71,7 @@ class TransformRows final : public CodedRows {
   uint8_t best_scale(const Tables& t, const std::vector<float>& along) const;
   void code_row(uint8_t* out, const Tables& t, const float* x) const;
 
+  ThreadPool* pool_;
   TransformFormat format_;
   WaitingRows waiting_;  // until the tables are there
   size_t rows_ = 0;      // coded

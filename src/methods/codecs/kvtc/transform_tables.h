@@ -7,11 +7,19 @@
 #include <span>
 #include <vector>
 
+#include "core/thread_pool.h"
+
 namespace pith {
 
 /// bits [n] <- up to 8 to each of numbers of these variances, `total` in all: each where it takes
 /// most of the squared error away.
 std::vector<uint8_t> bits_by_variance(const std::vector<double>& variances, size_t total);
+
+/// Variances [D] that later rows have along eigenvectors of `rows` [n, D], n of 2 and more, the
+/// largest first: those of each quarter along vectors of the other three, around their mean. What
+/// the rows have themselves is too small for all but the first few, above all where rows are as few
+/// as channels. Directions that three quarters lack share what is left.
+std::vector<double> later_variances(const std::vector<double>& rows, size_t dim, ThreadPool& pool);
 
 /// codes [D/2] <- weights of RoPE's pairs by the queries' energy in them [D/2], as tight scales:
 /// its roots, whose mean is 1. Nothing for no energy at all.
@@ -28,8 +36,9 @@ struct TransformTables {
 };
 
 /// Of rows [n, D] around `mean` [D] times `weights` [D], of which the codes of one may have so many
-/// bits. Cost: n D^2 + 6 D^3 multiply-adds in f64.
+/// bits. Cost: 5 times n D^2 + 6 D^3 multiply-adds in f64, four of them side by side.
 TransformTables find_transform(const std::vector<float>& rows, const std::vector<float>& mean,
-                               const std::vector<float>& weights, size_t code_bits);
+                               const std::vector<float>& weights, size_t code_bits,
+                               ThreadPool& pool);
 
 }  // namespace pith
