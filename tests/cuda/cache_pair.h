@@ -158,6 +158,9 @@ class Pair {
   /// Keys from now on have a constant part before RoPE, a few channels of 12.
   void bias_keys() { biased_ = true; }
 
+  /// Queries from now on have channels that are larger than others.
+  void structure_queries() { structured_ = true; }
+
   /// The share of rows that both hold, with equal weights, of those that the next query sees.
   double same_rows() const {
     double sum = 0;

@@ -64,6 +64,12 @@ class DeviceCache {
   /// Whether the error probe measures this step: then compare_token follows each attend_token,
   /// with the same numbers, and the step is no graph.
   bool comparing() const { return probe_ && probe_->comparing(); }
+  /// The next token's kernels are not those of later ones: they are compared, or a codec sees their
+  /// queries.
+  bool steps_apart() const {
+    return comparing() ||
+           std::ranges::any_of(layers_, [](const auto& layer) { return layer->watches_queries(); });
+  }
   void compare_token(int layer, const float* out, const void* q);
   void end_token(LateWork& late);
   /// The work that end_token() left there, of any caches of this one's engine.

@@ -82,6 +82,8 @@ class HeadStores {
   RowTarget begin_token(const TokenSlots& slots);
   void attend_token(const TokenStep& step) const;
   bool begins_freely() const;
+  /// The next token's queries are shown to the codec: launches are not those of other steps.
+  bool watches_queries() const;
   void end_token(ChunkSpace& space, LateWork& late);
   void write_spans(const TokenSlots& slots);
   void attend_held(CausalCall& call, ChunkSpace& space);
@@ -236,6 +238,8 @@ class HeadStores {
   /// Rows that are selected from, from the body's row `first` on, as the codes give them back.
   void unpack(JudgedRows& rows, size_t first, DType dtype, const RowTarget& to) const;
   void unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const;
+  /// The first queries behind the sink go to a codec that is yet to learn.
+  void show_queries(const void* q, size_t tokens) const;
   /// Shows a step's queries to the rule.
   StepQueries queries_of(const void* q, size_t tokens) const;
   QueryNote query_note(size_t tokens) const;

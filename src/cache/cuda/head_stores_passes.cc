@@ -90,7 +90,26 @@ QueryNote HeadStores::query_note(size_t tokens) const {
           static_cast<int32_t>(position - std::min(sink, position))};
 }
 
+bool HeadStores::watches_queries() const {
+  const DeviceCodec* codec = between() ? between()->learning() : nullptr;
+  const size_t asked = codec ? codec->first_queries() : 0;
+  return asked > 0 && tokens() < layer_.schedule.sink + asked;
+}
+
+void HeadStores::show_queries(const void* q, size_t tokens) const {
+  if (!watches_queries()) return;
+  const DeviceCodec& codec = *between()->learning();
+  const size_t at = this->tokens(), sink = layer_.schedule.sink, first = std::max(at, sink);
+  const size_t end = std::min(at + tokens, sink + codec.first_queries());
+  if (end <= first) return;
+  const size_t skipped = 2 * (first - at) * site_.query_heads * site_.dim;  // bytes
+  codec.see_queries({static_cast<const std::byte*>(q) + skipped, layer_.dtype,
+                     static_cast<int>(end - first), static_cast<int>(site_.query_heads)},
+                    site_.stream);
+}
+
 void HeadStores::attend_token(const TokenStep& step) const {
+  if (!step.only_reads) show_queries(step.call.q, 1);
   turn_sink(0, &step.note->evicted);
   if (state_.capacity() > 0 && !step.only_reads) {
     chooser_->observe_token(queries_of(step.call.q, 1), &step.note->queries, site_.stream);
@@ -150,6 +169,7 @@ RowTarget HeadStores::begin_chunk(size_t tokens, ChunkSpace& space) {
 
 void HeadStores::attend_chunk(CausalCall call, ChunkSpace& space) {
   const auto tokens = static_cast<size_t>(call.tokens);
+  show_queries(call.q, tokens);
   const Parts parts =
       parts_of_chunk(tokens, flows() ? space.staging(rows_.rows() + tokens) : rows_.begin());
   const size_t apart = protected_.rows() + (body_ ? body_->rows() : 0) + shared();

@@ -161,6 +161,11 @@ bool LayerRows::begins_freely() const {
   return std::ranges::all_of(runs_, [](const HeadRun& run) { return run.stores->begins_freely(); });
 }
 
+bool LayerRows::watches_queries() const {
+  return std::ranges::any_of(runs_,
+                             [](const HeadRun& run) { return run.stores->watches_queries(); });
+}
+
 size_t LayerRows::layers_together() const {
   size_t most = 1;
   for (const HeadRun& run : runs_) {

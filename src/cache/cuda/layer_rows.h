@@ -55,6 +55,7 @@ class LayerRows {
   void attend_token(const TokenStep& step) const;
   /// Whether begin_token() takes no memory and changes nothing but what it writes.
   bool begins_freely() const;
+  bool watches_queries() const;
   /// Rows that go into the body now are named in `late`, as other work that may wait until all
   /// layers have ended; the caller lets it be done together, before the next pass. `named` is
   /// called behind each range's: what it staged stays in the space until it has been taken.

@@ -33,8 +33,8 @@ void DeviceForward::run_tokens(std::span<const TokenRun> runs) {
   tokens_ = 0;
   note(runs);
   upload(runs, seat(runs));
-  // A compared pass is no graph.
-  if (std::ranges::any_of(runs, [](const TokenRun& r) { return r.cache->comparing(); }))
+  // Such a pass is no graph.
+  if (std::ranges::any_of(runs, [](const TokenRun& r) { return r.cache->steps_apart(); }))
     return enqueue_tokens(runs, {});
   if (!current_) current_ = &pass_of(runs);
   replay(runs, *current_);

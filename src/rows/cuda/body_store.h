@@ -75,6 +75,8 @@ class BodyStore {
   virtual size_t least() const { return 0; }
   /// Heavy rows before it have learnt tables in this codec: they are its own too.
   virtual void follow(const std::shared_ptr<const DeviceCodec>& /*codec*/) {}
+  /// The codec that is yet to learn from these rows; null: there is none.
+  virtual const DeviceCodec* learning() const { return nullptr; }
   /// Positions that no row has that is announced after this, for bodies that look at positions.
   virtual void protect(std::span<const TokenRange> /*ranges*/) {}
   /// Takes what was announced, into bodies of this kind, in as few launches as it can.

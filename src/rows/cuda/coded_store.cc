@@ -382,6 +382,7 @@ void CodedStore::archive_counts(Archive& a, size_t tokens) {
   a.need(alone || rows_ % codec_->block_rows() == 0, "a group of codes that is not whole");
   a.need(learned_ || rows_ == 0 || gone_ == 0 || codec_->learns_from() == 0, "rows without tables");
   if (learned_ && !follows_) codec_->archive(a, site_.stream);
+  if (!learned_) codec_->archive_queries(a, site_.stream);
 }
 
 void CodedStore::archive_blocks(Archive& a, std::span<const size_t> of_heads) {

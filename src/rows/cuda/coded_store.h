@@ -57,6 +57,9 @@ class CodedStore final : public BodyStore {
   size_t least_appended() const { return learned_ ? 0 : codec_->learns_from(); }
   /// The codec with tables that this body's rows gave; null: it has none, or not yet.
   std::shared_ptr<const DeviceCodec> learnt() const { return learned_ ? codec_ : nullptr; }
+  const DeviceCodec* learning() const override {
+    return least_appended() > 0 ? codec_.get() : nullptr;
+  }
   /// Codes by tables that another body's rows gave, and gives none itself.
   void follow(std::shared_ptr<const DeviceCodec> codec) {
     codec_ = std::move(codec);

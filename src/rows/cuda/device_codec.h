@@ -29,6 +29,13 @@ struct TableSite {
   uint32_t first_head = 0;                           ///< of the kv_heads, in the model
 };
 
+/// Queries of one step, of the layer's heads, after RoPE.
+struct FirstQueries {
+  const void* q = nullptr;    // [T, H, D]
+  DType dtype = DType::kF16;  ///< kF16 or kBF16
+  int tokens = 0, query_heads = 0;
+};
+
 class LevelCodec;
 class DeviceCodec;
 
@@ -75,6 +82,12 @@ class DeviceCodec {
   /// addresses. Until then the codec attends to dense spans alone.
   virtual void learn(const RowTarget& /*rows*/, DType /*dtype*/, const RowPositions& /*positions*/,
                      cudaStream_t) const {}
+  /// Tables are made with so many queries too, the first behind the sink; 0: with none.
+  virtual size_t first_queries() const { return 0; }
+  /// Some of those, each of them once, before the rows that the step brings.
+  virtual void see_queries(const FirstQueries& /*queries*/, cudaStream_t) const {}
+  /// What was seen, until it has learnt.
+  virtual void archive_queries(Archive& /*a*/, cudaStream_t) const {}
   /// Codecs that learn: the same with tables of its own.
   virtual std::shared_ptr<const DeviceCodec> copy(cudaStream_t) const { return nullptr; }
   /// Codecs that learn, once they have: the tables.

@@ -125,6 +125,13 @@ class MixedCodec final : public LevelCodec {
     keys_->learn(rows, dtype, positions, stream);
     values_->learn(rows, dtype, positions, stream);
   }
+  size_t first_queries() const override { return keys_->first_queries(); }
+  void see_queries(const FirstQueries& queries, cudaStream_t stream) const override {
+    keys_->see_queries(queries, stream);
+  }
+  void archive_queries(Archive& a, cudaStream_t stream) const override {
+    keys_->archive_queries(a, stream);
+  }
   void archive(Archive& a, cudaStream_t stream) const override {
     if (keys_->learns_from() > 0) keys_->archive(a, stream);
     if (values_->learns_from() > 0) values_->archive(a, stream);

@@ -30,14 +30,41 @@ __global__ void __launch_bounds__(kThreads) wait_kernel(const __grid_constant__ 
   p.out[static_cast<size_t>(head) * sample.count * D + i] = __float2half_rn(x);
 }
 
+struct EnergyParams {
+  FirstQueries queries;
+  int group;    // query heads per KV head
+  float* sums;  // [heads, D/2]
+};
+
+/// A block per KV head.
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads) energy_kernel(const __grid_constant__ EnergyParams p) {
+  constexpr int kPairs = D / 2, kParts = kThreads / kPairs;
+  __shared__ float parts[kParts][kPairs];
+  const int head = blockIdx.x, pair = threadIdx.x % kPairs, part = threadIdx.x / kPairs;
+  const T* first = static_cast<const T*>(p.queries.q) + static_cast<size_t>(head) * p.group * D;
+  float sum = 0;
+  for (int i = part; i < p.queries.tokens * p.group; i += kParts) {
+    const size_t at = static_cast<size_t>(i / p.group) * p.queries.query_heads + i % p.group;
+    const float a = to_float(first[at * D + pair]), b = to_float(first[at * D + pair + kPairs]);
+    sum += a * a + b * b;
+  }
+  parts[part][pair] = sum;
+  __syncthreads();
+  if (part > 0) return;
+  for (int i = 1; i < kParts; ++i) sum += parts[i][pair];
+  p.sums[head * kPairs + pair] += sum;
+}
+
 /// One row, at the hands of a warp: lane l has channels l, l + 32, ...
 template <int D>
 struct VectorCoder {
   static constexpr int kMine = D / kWarp;
 
   const PlacedSide& f;
-  const float* levels;  // [LevelVectors::kLevels] in shared memory
-  float* along;         // [D] of the warp: coordinates, in deviations
+  const float* levels;   // [LevelVectors::kLevels] in shared memory
+  float* along;          // [D] of the warp: coordinates, in deviations
+  const float* squares;  // [heads, D/2] or null
   int head, count;
 
   static __device__ int lane() { return threadIdx.x % kWarp; }
@@ -61,6 +88,13 @@ struct VectorCoder {
   }
   __device__ float level(int code, int bits) const { return levels[(1 << bits) - 1 + code]; }
 
+  /// Of this lane's channel e.
+  __device__ float square(int e) const {
+    if (!squares) return 1;
+    return squares[head * (D / 2) + (lane() + kWarp * e) % (D / 2)];
+  }
+
+  /// Of x times the squares of their weights.
   __device__ void find_along(const float (&x)[kMine]) const {
     for (int k = 0; 2 * k < count; ++k) {
       float2 sum{};
@@ -80,7 +114,7 @@ struct VectorCoder {
     }
     __syncwarp();
   }
-  /// What codes under a scale, as it is stored, miss of the coordinates.
+  /// The squared error of the coordinates under a scale, as it is stored.
   __device__ float error_at(int stored) const {
     const float scale = VectorRows<D>::scale_of(static_cast<char>(stored));
     float error = 0;
@@ -123,7 +157,8 @@ struct VectorCoder {
     }
     return best;
   }
-  /// Codes `x`, of which is left over what they miss, from bit `row` of `words` on.
+  /// Codes `x`, times squares too, of which is left over what they miss, from bit `row` of `words`
+  /// on.
   __device__ void write_codes(uint32_t* words, int row, float (&x)[kMine], float scale) const {
     for (int i = 0; i < count; ++i) {
       float own[kMine], sum = 0;
@@ -138,7 +173,7 @@ struct VectorCoder {
       const int code = nearest(sum_of_warp(sum) / (length * length * scale), bits);
       const float part = scale * level(code, bits);
 #pragma unroll
-      for (int e = 0; e < kMine; ++e) x[e] -= part * own[e];
+      for (int e = 0; e < kMine; ++e) x[e] -= part * own[e] * square(e);
       if (lane() > 0) continue;
       const int bit = row + static_cast<int>(f.along.places[head * f.along.room + i] & 0xffff);
       const auto low = static_cast<uint32_t>(code);
@@ -150,7 +185,8 @@ struct VectorCoder {
 
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads)
-    code_kernel(const __grid_constant__ LevelJobs jobs, const __grid_constant__ PlacedSide f) {
+    code_kernel(const __grid_constant__ LevelJobs jobs, const __grid_constant__ PlacedSide f,
+                const float* squares) {
   __shared__ float levels[LevelVectors::kLevels];
   __shared__ float along[kWarps][D];
   __shared__ __align__(16) uint32_t codes[kBlockRows * D / 4];  // at most 8 bits per number
@@ -161,7 +197,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = threadIdx.x; i < LevelVectors::kLevels; i += kThreads) levels[i] = f.along.levels[i];
   for (int i = threadIdx.x; i < bytes / 4; i += kThreads) codes[i] = 0;
   __syncthreads();
-  const VectorCoder<D> coder{f, levels, along[warp], head, f.along.counts[head]};
+  const VectorCoder<D> coder{f, levels, along[warp], squares, head, f.along.counts[head]};
   const T* from = static_cast<const T*>(job.x) + head * job.head_stride;
   for (int row = warp; row < kBlockRows; row += kWarps) {
     const int at = block * kBlockRows + row;
@@ -170,8 +206,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int e = 0; e < VectorCoder<D>::kMine; ++e) {
       const int c = VectorCoder<D>::lane() + kWarp * e;
-      x[e] = turned_back(from + static_cast<size_t>(at) * D, c, D, f.turns, position) -
-             head_mean<D>(f, head, c);
+      const float own = turned_back(from + static_cast<size_t>(at) * D, c, D, f.turns, position);
+      x[e] = (own - head_mean<D>(f, head, c)) * coder.square(e);
     }
     coder.find_along(x);
     const int scale = coder.best_scale();
@@ -200,14 +236,21 @@ void wait_as_halves(uint16_t* out, const double* turns, const HeadSample& sample
   });
 }
 
-void code_along_vectors(const LevelSide& side, const CodeBatch& batch,
+void add_energy(float* sums, const FirstQueries& queries, int heads, int dim, cudaStream_t stream) {
+  with_rows_of<256>(queries.dtype, dim, [&]<class T, int D>() {
+    launch_kernel(energy_kernel<T, D>, {static_cast<unsigned>(heads), kThreads}, stream,
+                  "energy of queries", EnergyParams{queries, queries.query_heads / heads, sums});
+  });
+}
+
+void code_along_vectors(const LevelSide& side, const float* squares, const CodeBatch& batch,
                         std::span<const CodeJob> jobs, cudaStream_t stream) {
   if (batch.rows == 0) return;
   with_rows_of<256>(batch.dtype, batch.head_dim, [&]<class T, int D>() {
     for_jobs(jobs, [&](const LevelJobs& some, size_t count) {
       const dim3 grid(batch.rows / kBlockRows, batch.heads, count);
       launch_kernel(code_kernel<T, D>, {grid, kThreads}, stream, "coding of rows along vectors",
-                    some, PlacedSide(side, D));
+                    some, PlacedSide(side, D), squares);
     });
   });
 }

@@ -4,7 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <limits>
+#include <thread>
 
 #include "core/dtype.h"
 #include "core/thread_pool.h"
@@ -19,20 +22,28 @@
 namespace pith::cuda {
 namespace {
 
+constexpr unsigned kThreads = 8;  // at most, that find tables
+
 /// One side's tables, of all heads.
 struct VectorTables {
   DeviceArray<uint16_t> means;            // [G, D]
   DeviceArray<int32_t> counts;            // [G]
   DeviceArray<uint32_t> places, vectors;  // [G, room], [G, room / 2, D]
   DeviceArray<float> deviations;          // [G, room]
+  /// Keys': of the queries' energy while they are seen, then of the weights.
+  DeviceArray<float> squares;  // [G, D/2]
 
   VectorTables() = default;
-  VectorTables(const TableSite& site, size_t room)
+  VectorTables(const TableSite& site, size_t room, bool weighed)
       : means(*site.memory, MemoryKind::kShared, numbers(site), site.stream),
         counts(*site.memory, MemoryKind::kShared, heads(site), site.stream),
         places(*site.memory, MemoryKind::kShared, heads(site) * room, site.stream),
         vectors(*site.memory, MemoryKind::kShared, numbers(site) * room / 2, site.stream),
-        deviations(*site.memory, MemoryKind::kShared, heads(site) * room, site.stream) {}
+        deviations(*site.memory, MemoryKind::kShared, heads(site) * room, site.stream),
+        squares(*site.memory, MemoryKind::kShared, weighed ? numbers(site) / 2 : 0, site.stream) {
+    if (weighed)
+      check(cudaMemsetAsync(squares.data(), 0, 4 * squares.size(), site.stream), "no queries yet");
+  }
   static size_t heads(const TableSite& site) { return static_cast<size_t>(site.kv_heads); }
   static size_t numbers(const TableSite& site) {
     return heads(site) * static_cast<size_t>(site.head_dim);
@@ -42,10 +53,11 @@ struct VectorTables {
     void* data;
     size_t bytes;
   };
-  std::array<Part, 5> parts() const {
-    return {Part{means.data(), 2 * means.size()}, Part{counts.data(), 4 * counts.size()},
-            Part{places.data(), 4 * places.size()}, Part{vectors.data(), 4 * vectors.size()},
-            Part{deviations.data(), 4 * deviations.size()}};
+  std::array<Part, 6> parts() const {
+    return {
+        Part{means.data(), 2 * means.size()},           Part{counts.data(), 4 * counts.size()},
+        Part{places.data(), 4 * places.size()},         Part{vectors.data(), 4 * vectors.size()},
+        Part{deviations.data(), 4 * deviations.size()}, Part{squares.data(), 4 * squares.size()}};
   }
   size_t bytes() const {
     size_t sum = 0;
@@ -60,6 +72,7 @@ struct HeadTables {
   int32_t count = 0;
   std::vector<uint32_t> places, vectors;  // [room], [room / 2, D]
   std::vector<float> deviations;          // [room]
+  std::vector<float> squares;             // [D/2]
 };
 
 /// Vectors [n, D] as the CPU stores them.
@@ -76,9 +89,10 @@ void round_vectors(std::vector<float>& vectors, size_t dim) {
   rows->decode(vectors.data(), 0, n);
 }
 
-/// Of rows [n, D] in f16, as TransformRows::learn finds them.
-HeadTables head_tables(const std::vector<uint16_t>& halves, size_t dim,
-                       const TransformFormat& format, size_t room) {
+/// Of rows [n, D] in f16 and the queries' energy [D/2], or none, as TransformRows::learn finds
+/// them.
+HeadTables head_tables(std::span<const uint16_t> halves, std::span<const float> energy, size_t dim,
+                       const TransformFormat& format, size_t room, ThreadPool& pool) {
   std::vector<float> rows(halves.size()), mean(dim);
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = f16_to_f32(halves[i]);
   take_means(mean.data(), rows.data(), rows.size() / dim, dim);
@@ -87,9 +101,9 @@ HeadTables head_tables(const std::vector<uint16_t>& halves, size_t dim,
     tables.mean.push_back(f32_to_f16(m));
     m = f16_to_f32(tables.mean.back());
   }
-  ThreadPool pool(1);
-  TransformTables found =
-      find_transform(rows, mean, channel_weights({}, dim), format.code_bits(dim), pool);
+  const std::vector<float> weights = channel_weights(pair_weights(energy), dim);
+  for (size_t i = 0; i < dim / 2; ++i) tables.squares.push_back(weights[i] * weights[i]);
+  TransformTables found = find_transform(rows, mean, weights, format.code_bits(dim), pool);
   round_vectors(found.vectors, dim);
   tables.count = static_cast<int32_t>(found.bits.size());
   tables.places.resize(room);
@@ -102,7 +116,8 @@ HeadTables head_tables(const std::vector<uint16_t>& halves, size_t dim,
     const float deviation = f16_to_f32(f32_to_f16(found.deviations[i]));
     tables.deviations[i] = deviation;
     for (size_t c = 0; c < dim; ++c) {
-      const uint32_t number = f32_to_f16(deviation * found.vectors[i * dim + c]);
+      const float part = deviation * found.vectors[i * dim + c] / weights[c];
+      const uint32_t number = f32_to_f16(std::clamp(part, -65504.0f, 65504.0f));
       tables.vectors[i / 2 * dim + c] |= i % 2 == 0 ? number : number << 16;
     }
   }
@@ -136,11 +151,19 @@ class KvtcDeviceCodec final : public LevelCodec {
   size_t learns_from() const override { return (given_.calibrate + 31) / 32 * 32; }
   void learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
              cudaStream_t stream) const override;
+  size_t first_queries() const override { return sides_.keys ? given_.calibrate : 0; }
+  void see_queries(const FirstQueries& queries, cudaStream_t stream) const override {
+    if (sides_.keys)
+      add_energy(keys_.squares.data(), queries, site_.kv_heads, site_.head_dim, stream);
+  }
+  void archive_queries(Archive& a, cudaStream_t stream) const override {
+    if (sides_.keys) archive_squares(a, stream);
+  }
   void archive(Archive& a, cudaStream_t stream) const override;
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override {
-    if (!keys.empty()) code_along_vectors(format_.keys, batch, keys, stream);
-    if (!values.empty()) code_along_vectors(format_.values, batch, values, stream);
+    if (!keys.empty()) code_along_vectors(format_.keys, keys_.squares.data(), batch, keys, stream);
+    if (!values.empty()) code_along_vectors(format_.values, nullptr, batch, values, stream);
   }
 
  private:
@@ -151,6 +174,7 @@ class KvtcDeviceCodec final : public LevelCodec {
   void learn_side(const VectorTables& tables, HeadSample sample, const double* turns,
                   cudaStream_t stream) const;
   void archive_side(Archive& a, const VectorTables& tables, cudaStream_t stream) const;
+  void archive_squares(Archive& a, cudaStream_t stream) const;
 
   TransformFormat given_;
   Sides sides_;
@@ -172,7 +196,7 @@ std::vector<float> all_levels() {
 VectorTables KvtcDeviceCodec::place(LevelSide& side, bool there) const {
   side.along.row_bytes = static_cast<int>(given_.row_bytes(dim()) - 1);  // the scale lies beside
   if (!there) return {};
-  VectorTables tables(site_, room());
+  VectorTables tables(site_, room(), &side == &format_.keys);
   side.means = tables.means.data();
   side.along.room = static_cast<int>(room());
   side.along.levels = levels_.data();
@@ -228,8 +252,8 @@ void KvtcDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPositio
   if (sides_.values) learn_side(values_, sample, nullptr, stream);
 }
 
-// The host waits for the rows, once in a session for each layer: 6 D^3 multiply-adds in f64 are
-// a millisecond or two at D = 64, on one thread.
+// The host waits for the rows, once in a session for each layer: 30 D^3 multiply-adds in f64 for a
+// head.
 void KvtcDeviceCodec::learn_side(const VectorTables& tables, HeadSample sample, const double* turns,
                                  cudaStream_t stream) const {
   const size_t numbers = given_.calibrate * dim();
@@ -238,32 +262,50 @@ void KvtcDeviceCodec::learn_side(const VectorTables& tables, HeadSample sample, 
   wait_as_halves(out.data(), turns, sample, stream);
   std::vector<uint16_t> all(out.size());
   out.download(all.data(), all.size(), stream);
+  const size_t heads = VectorTables::heads(site_);
+  std::vector<float> energy(tables.squares.size());
+  if (!energy.empty()) tables.squares.download(energy.data(), energy.size(), stream);
   check(cudaStreamSynchronize(stream), "rows that kvtc learns from");
-  for (size_t head = 0; head < VectorTables::heads(site_); ++head) {
-    const auto first = all.begin() + static_cast<ptrdiff_t>(head * numbers);
-    const HeadTables found =
-        head_tables({first, first + static_cast<ptrdiff_t>(numbers)}, dim(), given_, room());
-    const auto upload = [&](auto* to, const auto* from, size_t n) {
-      check(cudaMemcpyAsync(to + head * n, from, n * sizeof(*from), cudaMemcpyHostToDevice, stream),
+  std::vector<HeadTables> found(heads);
+  ThreadPool pool(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kThreads)));
+  pool.parallel_for(heads, [&](size_t head, int) {
+    const std::span<const uint16_t> rows(all.data() + head * numbers, numbers);
+    const size_t pairs = energy.size() / heads;
+    const std::span<const float> of_queries(energy.data() + head * pairs, pairs);
+    found[head] = head_tables(rows, of_queries, dim(), given_, room(), pool);
+  });
+  for (size_t head = 0; head < heads; ++head) {
+    const auto upload = [&](auto* to, const auto& from) {
+      check(cudaMemcpyAsync(to + head * from.size(), from.data(), from.size() * sizeof(from[0]),
+                            cudaMemcpyHostToDevice, stream),
             "kvtc's tables");
     };
-    upload(tables.means.data(), found.mean.data(), dim());
-    upload(tables.counts.data(), &found.count, 1);
-    upload(tables.places.data(), found.places.data(), room());
-    upload(tables.vectors.data(), found.vectors.data(), room() / 2 * dim());
-    upload(tables.deviations.data(), found.deviations.data(), room());
-    check(cudaStreamSynchronize(stream), "kvtc's tables");
+    upload(tables.means.data(), found[head].mean);
+    upload(tables.counts.data(), std::span(&found[head].count, 1));
+    upload(tables.places.data(), found[head].places);
+    upload(tables.vectors.data(), found[head].vectors);
+    upload(tables.deviations.data(), found[head].deviations);
+    if (!energy.empty()) upload(tables.squares.data(), found[head].squares);
   }
+  check(cudaStreamSynchronize(stream), "kvtc's tables");
 }
 
 void KvtcDeviceCodec::archive(Archive& a, cudaStream_t stream) const {
-  if (sides_.keys) archive_side(a, keys_, stream);
+  if (sides_.keys) {
+    archive_side(a, keys_, stream);
+    archive_squares(a, stream);
+  }
   if (sides_.values) archive_side(a, values_, stream);
+}
+
+void KvtcDeviceCodec::archive_squares(Archive& a, cudaStream_t stream) const {
+  archive_numbers<float>(a, {keys_.squares.data(), 4 * keys_.squares.size()}, 0,
+                         std::numeric_limits<float>::max(), stream);
 }
 
 void KvtcDeviceCodec::archive_side(Archive& a, const VectorTables& tables,
                                    cudaStream_t stream) const {
-  const auto [means, counts, places, vectors, deviations] = tables.parts();
+  const auto [means, counts, places, vectors, deviations, squares] = tables.parts();
   archive_finite(a, {means.data, means.bytes}, DType::kF16, stream);
   archive_numbers<int32_t>(a, {counts.data, counts.bytes}, 0, static_cast<int32_t>(room()), stream);
   archive_runs(a, {places.data, places.bytes}, stream, [&](std::span<const std::byte> bytes) {

@@ -192,7 +192,7 @@ std::vector<double> variances_along(const std::vector<float>& vectors, const std
   return variances;
 }
 
-// What the rows themselves have along their last vectors is a thousandth of that, or nothing.
+// Those of the rows themselves are, along the last vectors, a thousandth of that, or nothing.
 TEST(Kvtc, DeviationsAreThoseOfLaterRows) {
   ThreadPool pool(2);
   for (const size_t dim : {48, 64})

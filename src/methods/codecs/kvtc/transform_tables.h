@@ -16,8 +16,8 @@ namespace pith {
 std::vector<uint8_t> bits_by_variance(const std::vector<double>& variances, size_t total);
 
 /// Variances [D] that later rows have along eigenvectors of `rows` [n, D], n of 2 and more, the
-/// largest first: those of each quarter along vectors of the other three, around their mean. What
-/// the rows have themselves is too small for all but the first few, above all where rows are as few
+/// largest first: those of each quarter along vectors of the other three, around their mean. Those
+/// of the rows themselves are too small for all but the first few, above all where rows are as few
 /// as channels. Directions that three quarters lack share what is left.
 std::vector<double> later_variances(const std::vector<double>& rows, size_t dim, ThreadPool& pool);
 

@@ -46,6 +46,7 @@ class ExpressStore final : public BodyStore {
   void follow(const std::shared_ptr<const DeviceCodec>& codec) override {
     if (codes_) codes_->follow(codec);
   }
+  const DeviceCodec* learning() const override { return codes_ ? codes_->learning() : nullptr; }
   size_t least() const override { return codes_ ? codes_->least_appended() : 0; }
   /// A halving is one block: many layers fill the card.
   size_t layers_together() const override {
