@@ -30,6 +30,11 @@ constexpr Product kLayer[] = {{"qkv", 6144, 4096, MatvecEnd::kStore, true},
                               {"gate_up", 28672, 4096, MatvecEnd::kGate, true},
                               {"down", 4096, 14336, MatvecEnd::kAdd, false}};
 constexpr Product kHead = {"head", 128256, 4096, MatvecEnd::kStore, true};
+constexpr WeightType kTypes[] = {WeightType::kBF16,   WeightType::kQ4K,    WeightType::kQ6K,
+                                 WeightType::kQ8Zero, WeightType::kQ4Zero, WeightType::kQ5K,
+                                 WeightType::kQ4One,  WeightType::kQ5Zero, WeightType::kQ5One,
+                                 WeightType::kIq4Xs,  WeightType::kIq4Nl,  WeightType::kQ3K,
+                                 WeightType::kQ2K};
 constexpr size_t kLayers = 32, kMostTokens = 2048, kMostIn = 14336, kMostFew = 64;
 constexpr size_t kPool = size_t{1} << 30;  // bytes of weights that are gone through
 
@@ -55,6 +60,12 @@ class WeightsBench {
     std::vector<float> x(kMostFew * kMostIn);
     for (float& v : x) v = normal(random);
     x_ = upload(bench_, x);
+    size_t coded = 0;
+    for (const WeightType type : kTypes) {
+      if (!dense_type(type))
+        coded = std::max(coded, coded_inputs_bytes({nullptr, type, 1, kMostIn}, kMostFew));
+    }
+    coded_ = DeviceArray<std::byte>(bench_.counter, MemoryKind::kScratch, coded, bench_.stream);
     y_ = DeviceArray<float>(bench_.counter, MemoryKind::kScratch,
                             std::max(kMostTokens * 28672, kMostFew * kHead.out), bench_.stream);
     fmt::print("{{\"what\": \"read rate\", \"TB_s\": {:.3f}}}\n", rate_ / 1e12);
@@ -178,7 +189,8 @@ class WeightsBench {
                 .end = p.end,
                 .tokens = tokens,
                 .together = tokens > 1,
-                .next = &following},
+                .next = &following,
+                .coded = coded_.data()},
                bench_.stream);
   }
 
@@ -216,18 +228,14 @@ class WeightsBench {
   double rate_;
   DeviceArray<uint16_t> pool_, narrow_;
   DeviceArray<float> x_, y_;
-  DeviceArray<std::byte> panel_;
+  DeviceArray<std::byte> panel_, coded_;
   DeviceMatmul matmul_;
   size_t at_ = 0;
 };
 
 int run(bool quick, const std::string& only) {
   WeightsBench b;
-  for (const WeightType type :
-       {WeightType::kBF16, WeightType::kQ4K, WeightType::kQ6K, WeightType::kQ8Zero,
-        WeightType::kQ4Zero, WeightType::kQ5K, WeightType::kQ4One, WeightType::kQ5Zero,
-        WeightType::kQ5One, WeightType::kIq4Xs, WeightType::kIq4Nl, WeightType::kQ3K,
-        WeightType::kQ2K}) {
+  for (const WeightType type : kTypes) {
     if (!only.empty() && only != to_string(type)) continue;
     const bool main = type == WeightType::kQ4K || type == WeightType::kBF16;
     b.model(type, 1);
@@ -236,8 +244,10 @@ int run(bool quick, const std::string& only) {
       b.one(type, kHead, 1);
     }
     for (const size_t tokens : {2, 4, 8}) b.model(type, tokens);
-    if (dense_type(type)) {
+    if (main || !quick) {
       for (const size_t tokens : {16, 32, 64}) b.model(type, tokens);
+    }
+    if (dense_type(type)) {
       for (const Product& p : kLayer) {
         for (const size_t tokens : {8, 32}) b.one(type, p, tokens);
       }

@@ -267,6 +267,47 @@ TEST_P(CudaTiles, SameInputsSameBits) {
     EXPECT_NEAR(once[o], alone[o], 3e-6 * std::sqrt(w.squares(o, x.data()))) << o;
 }
 
+// Tokens that are coded first share a launch: one, two or four groups of four a block.
+TEST_P(CudaTiles, CodedTokensGetTheBitsOfFour) {
+  PITH_NEEDS_GPU();
+  for (const size_t in : {512, 14336}) {
+    const size_t out = 96, most = 70;
+    const Tiles w(counter_, GetParam(), out, in);
+    const auto x = to_device(counter_, normal_inputs(most * in, 11));
+    const auto norm = to_device(counter_, normal_inputs(in, 12));
+    const auto bias = to_device(counter_, normal_inputs(out, 13));
+    for (const MatvecEnd end : {MatvecEnd::kStore, MatvecEnd::kAdd, MatvecEnd::kGate}) {
+      const size_t results = out / static_cast<size_t>(parts_of(end));
+      for (const size_t tokens : {4, 5, 8, 9, 16, 17, 70}) {
+        const bool with = tokens % 2 == 1;
+        const auto multiplied = [&](std::byte* coded) {
+          const auto y = to_device(counter_, std::vector<float>(tokens * results, 1.5f));
+          tile_matvec({y.data(),
+                       results,
+                       w.matrix(),
+                       x.data(),
+                       with ? norm.data() : nullptr,
+                       0.5f,
+                       with ? bias.data() : nullptr,
+                       end,
+                       tokens,
+                       true,
+                       {},
+                       coded},
+                      nullptr);
+          return to_host(y);
+        };
+        const size_t bytes = coded_inputs_bytes(w.matrix(), tokens);
+        const auto room = to_device(counter_, std::vector<std::byte>(bytes + 64, std::byte{0x5A}));
+        EXPECT_EQ(multiplied(room.data()), multiplied(nullptr)) << in << ", " << tokens;
+        const auto behind = to_host(room);
+        EXPECT_TRUE(std::all_of(behind.end() - 64, behind.end(),
+                                [](std::byte b) { return b == std::byte{0x5A}; }));
+      }
+    }
+  }
+}
+
 // Rows of several types in one matrix, as files of mixed types have them.
 TEST(CudaMixedMatrix, MultipliesFewAndMany) {
   PITH_NEEDS_GPU();

@@ -30,6 +30,14 @@ bool MixedMatrix::gate_fuses() const {
   return parts.size() == 1 && (!parts[0].tiled() || gate_fits(tiles(parts[0])));
 }
 
+size_t coded_inputs_bytes(const MixedMatrix& w, size_t tokens) {
+  size_t most = 0;
+  for (const MatrixPart& part : w.parts) {
+    if (part.tiled()) most = std::max(most, coded_inputs_bytes(w.tiles(part), tokens));
+  }
+  return most;
+}
+
 void few_tokens(const FewTokensCall& call, cudaStream_t stream) {
   const MixedMatrix& w = *call.w;
   if (parts_of(call.end) == 2 && !w.gate_fuses())
@@ -40,7 +48,7 @@ void few_tokens(const FewTokensCall& call, cudaStream_t stream) {
     const float* bias = call.bias ? call.bias + first : nullptr;
     if (part.tiled()) {
       tile_matvec({call.y + first, ld, w.tiles(part), call.x, call.norm, call.eps, bias, call.end,
-                   call.tokens, call.together, next_weights(call.next)},
+                   call.tokens, call.together, next_weights(call.next), call.coded},
                   stream);
     } else {
       matvec({call.y + first, ld, w.dense(part), call.x, call.norm, call.eps, bias, call.end,

@@ -38,7 +38,7 @@ struct MixedMatrix {
 };
 
 /// y[t] <- end(W x[t] + bias), where x is RMS-normalised first if `norm` is set. Reads weights in
-/// tiles once for kTokensAtOnce tokens, dense ones as matvec.h says.
+/// tiles as tile_matvec.h says, dense ones as matvec.h does.
 struct FewTokensCall {
   float* y = nullptr;  // [tokens, out], [tokens, out / 2] if gated
   const MixedMatrix* w = nullptr;
@@ -50,7 +50,9 @@ struct FewTokensCall {
   size_t tokens = 1;
   bool together = false;              ///< results do not depend on the number of tokens
   const MixedMatrix* next = nullptr;  ///< what is multiplied after it, if that is known
+  std::byte* coded = nullptr;  ///< room for coded_inputs_bytes() of w, or null: see TileMatvecCall
 };
+size_t coded_inputs_bytes(const MixedMatrix& w, size_t tokens);
 void few_tokens(const FewTokensCall& call, cudaStream_t stream);
 
 }  // namespace pith::cuda

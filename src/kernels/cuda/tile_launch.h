@@ -15,6 +15,7 @@ struct TileMatvecParams {
   uint32_t split_log = 0;  ///< 2^this warps share a tile
   uint32_t rounds = 1;     ///< units that a warp sees at most
   uint32_t blocks = 1;
+  uint32_t groups = 1;  ///< of tokens, that a block sees, if they are coded
   size_t shared_bytes = 0;
 
   PITH_BOTH_SIDES uint32_t split() const { return 1u << split_log; }
@@ -28,24 +29,32 @@ struct alignas(16) InputSide {
   int high, low;     ///< -kZero times the sums of their high and of their low bytes
 };
 
-/// Where a block's shared memory has what: bytes of activations, what goes with them, and sums.
+/// Where a block's shared memory has what: bytes of activations and what goes with them, for each
+/// group of tokens; then sums. Coded activations lie in global memory as a group's do here.
 struct TileShared {
-  uint32_t inputs, tokens, sub;  ///< inputs: padded to whole steps
+  uint32_t inputs, tokens, sub;  ///< inputs: padded to whole steps; tokens: of a group
+  uint32_t groups = 1;
 
   /// Of a token's bytes. Tokens lie so that their columns of a product are in other banks.
   PITH_BOTH_SIDES uint32_t token() const { return 2 * inputs + (tokens > 1 ? 64 : 0); }
   PITH_BOTH_SIDES uint32_t sides() const { return tokens * token(); }
-  PITH_BOTH_SIDES uint32_t sums() const {
+  PITH_BOTH_SIDES uint32_t group() const {
     return sides() + tokens * (inputs / sub) * static_cast<uint32_t>(sizeof(InputSide));
   }
-  /// [rounds, kTileWarps / split, parts, split, 2, 32] f32: of rows r and r + 8, a lane each
+  PITH_BOTH_SIDES uint32_t sums() const { return groups * group(); }
+  /// [rounds, kTileWarps / split, parts, split, groups, 2, 32] f32: of rows r and r + 8, a lane
+  /// each
   PITH_BOTH_SIDES uint32_t bytes(uint32_t rounds, uint32_t parts) const {
-    return sums() + rounds * parts * kTileWarps * 64 * static_cast<uint32_t>(sizeof(float));
+    return sums() +
+           rounds * parts * groups * kTileWarps * 64 * static_cast<uint32_t>(sizeof(float));
   }
 };
 
 /// Both launch the kernel of p's type, for up to `tokens` (1, 2 or 4) tokens.
 void launch_small_tiles(const TileMatvecParams& p, int tokens, cudaStream_t stream);
 void launch_large_tiles(const TileMatvecParams& p, int tokens, cudaStream_t stream);
+/// Both code p.call's tokens, and multiply them by p.groups (1, 2 or 4) groups a block.
+void launch_small_groups(const TileMatvecParams& p, cudaStream_t stream);
+void launch_large_groups(const TileMatvecParams& p, cudaStream_t stream);
 
 }  // namespace pith::cuda

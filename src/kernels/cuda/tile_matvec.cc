@@ -39,12 +39,12 @@ uint32_t tokens_that_fit(const TiledMatrix& w, const Sizes& sizes, uint32_t inpu
 }
 
 /// How the product is cut, so that the slowest block has least to do.
-TileMatvecParams cut(const TileMatvecCall& call, const Sizes& sizes, uint32_t inputs,
-                     uint32_t tokens) {
+TileMatvecParams cut(const TileMatvecCall& call, uint32_t step, const TileShared& shared) {
   TileMatvecParams p{.call = call};
   const auto parts = static_cast<uint32_t>(parts_of(call.end));
   const auto processors = static_cast<uint32_t>(device_info().multiprocessors);
-  p.steps = inputs / sizes.step;
+  p.groups = shared.groups;
+  p.steps = shared.inputs / step;
   p.units = divide_up(static_cast<uint32_t>(call.w.out) / parts, kTileRows);
   uint32_t least = ~0u;
   for (uint32_t log = 0; 1u << log <= std::min<uint32_t>(kTileWarps, p.steps); ++log) {
@@ -54,7 +54,6 @@ TileMatvecParams cut(const TileMatvecCall& call, const Sizes& sizes, uint32_t in
     least = cost;
     p.split_log = log;
   }
-  const TileShared shared{inputs, tokens, sizes.sub};
   const uint32_t all = divide_up(p.units, p.together());
   for (uint32_t waves = 1;; ++waves) {
     p.blocks = std::min(all, processors * waves);
@@ -64,7 +63,26 @@ TileMatvecParams cut(const TileMatvecCall& call, const Sizes& sizes, uint32_t in
   }
 }
 
+/// The most groups of coded tokens, of 1, 2 and 4, that a block has room for; no more than half of
+/// them are empty.
+uint32_t groups_that_fit(const TileShared& one, size_t tokens) {
+  const size_t most = device_info().shared_per_block - 1024;
+  const uint32_t wanted = divide_up(static_cast<uint32_t>(tokens), one.tokens);
+  for (uint32_t groups : {4u, 2u}) {
+    if (groups / 2 >= wanted) continue;
+    if (TileShared{one.inputs, one.tokens, one.sub, groups}.bytes(1, 2) <= most) return groups;
+  }
+  return 1;
+}
+
 }  // namespace
+
+size_t coded_inputs_bytes(const TiledMatrix& w, size_t tokens) {
+  const Sizes sizes = sizes_of(w.type);
+  const uint32_t inputs = divide_up(static_cast<uint32_t>(w.in), sizes.step) * sizes.step;
+  const TileShared group{inputs, static_cast<uint32_t>(kTokensAtOnce), sizes.sub};
+  return size_t{group.group()} * ((tokens + kTokensAtOnce - 1) / kTokensAtOnce);
+}
 
 bool gate_fits(const TiledMatrix& w) { return w.out % (2 * kTileRows) == 0; }
 
@@ -76,15 +94,24 @@ void tile_matvec(const TileMatvecCall& call, cudaStream_t stream) {
                                                   call.w.in, to_string(call.w.type)));
   }
   const uint32_t inputs = divide_up(static_cast<uint32_t>(call.w.in), sizes.step) * sizes.step;
+  const bool small = block_elements(call.w.type) == 32;
+  if (call.coded && call.tokens > kTokensAtOnce &&
+      tokens_that_fit(call.w, sizes, inputs, kTokensAtOnce) == kTokensAtOnce) {
+    TileShared shared{inputs, static_cast<uint32_t>(kTokensAtOnce), sizes.sub};
+    shared.groups = groups_that_fit(shared, call.tokens);
+    const auto launch = small ? launch_small_groups : launch_large_groups;
+    return launch(cut(call, sizes.step, shared), stream);
+  }
   TileMatvecCall some = call;
+  some.coded = nullptr;
   for (size_t done = 0; done < call.tokens; done += some.tokens) {
     const size_t wanted = call.together ? kTokensAtOnce : call.tokens - done;
     const uint32_t tokens = tokens_that_fit(call.w, sizes, inputs, wanted);
     some.tokens = std::min<size_t>(tokens, call.tokens - done);
     some.x = call.x + done * call.w.in;
     some.y = call.y + done * call.ld;
-    const TileMatvecParams p = cut(some, sizes, inputs, tokens);
-    const auto launch = block_elements(call.w.type) == 32 ? launch_small_tiles : launch_large_tiles;
+    const TileMatvecParams p = cut(some, sizes.step, {inputs, tokens, sizes.sub});
+    const auto launch = small ? launch_small_tiles : launch_large_tiles;
     launch(p, static_cast<int>(tokens), stream);
   }
 }

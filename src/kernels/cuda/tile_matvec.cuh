@@ -7,6 +7,9 @@
 // low, a column each). So four groups of kSub inputs take a pair of columns each, zeros elsewhere,
 // and are summed into the same accumulators: lane c of the four that have the same rows ends up
 // with group c's sums, and its scale. Two tokens leave two groups a product, four one.
+//
+// More than four tokens are coded by a kernel of their own. A block then has one, two or four
+// groups of four of them, for which it reads its weights once, and the grid's y goes on to others.
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
@@ -57,12 +60,12 @@ __device__ inline void load_row(float4 (&v)[kKept], const float* row, uint32_t f
   }
 }
 
-/// A token's activations into shared memory, as bytes in the order of the product's operands.
-/// `norms`: the norm's first weights.
+/// Activations x of a group's token `token` to where the group's are, as bytes in the order of the
+/// product's operands. `norms`: the norm's first weights.
 template <class F, int kTokens>
-__device__ inline void load_token(std::byte* shared, float* block_sums, const TileMatvecCall& p,
-                                  const TileShared& at, int token, const float4 (&norms)[kKept]) {
-  const float* x = p.x + token * p.w.in;
+__device__ inline void load_token(std::byte* group, float* block_sums, const TileMatvecCall& p,
+                                  const float* x, const TileShared& at, int token,
+                                  const float4 (&norms)[kKept]) {
   const auto in = static_cast<uint32_t>(p.w.in);
   float4 v[kKept];
   float factor = 1;
@@ -79,8 +82,8 @@ __device__ inline void load_token(std::byte* shared, float* block_sums, const Ti
   } else {
     load_row(v, x, 0, in);
   }
-  std::byte* codes = shared + token * at.token();
-  auto* sides = reinterpret_cast<InputSide*>(shared + at.sides()) + token;
+  std::byte* codes = group + token * at.token();
+  auto* sides = reinterpret_cast<InputSide*>(group + at.sides()) + token;
   for (uint32_t first = 0; first < at.inputs; first += kKeptInputs) {
     if (first > 0) load_row(v, x, first, in);
     if (p.norm) {
@@ -118,10 +121,11 @@ __device__ inline void load_token(std::byte* shared, float* block_sums, const Ti
   }
 }
 
-/// acc += of rows r and r + 8: one step's products with this lane's token.
-template <class F, int kTokens>
-__device__ inline void multiply_step(float (&acc)[2], const LaneStep<F>& s, const std::byte* shared,
-                                     const TileShared& at, uint32_t step, int lane) {
+/// acc += of rows r and r + 8: one step's products with this lane's token of each group.
+template <class F, int kTokens, int kGroups>
+__device__ inline void multiply_step(float (&acc)[kGroups][2], const LaneStep<F>& s,
+                                     const std::byte* shared, const TileShared& at, uint32_t step,
+                                     int lane) {
   constexpr int kPer = 4 / kTokens;  // groups a product
   const int column = lane / 4, c = lane % 4;
   const int my_group = column / 2 / kTokens, my_token = column / 2 % kTokens;
@@ -133,41 +137,49 @@ __device__ inline void multiply_step(float (&acc)[2], const LaneStep<F>& s, cons
       reinterpret_cast<const InputSide*>(shared + at.sides()) + step * F::kSubs * kTokens + c;
 #pragma unroll
   for (int g = 0; g < F::kSubs / kPer; ++g) {
-    const InputSide x = inputs[4 * g];
-    int sums[4] = {};
-    if constexpr (F::kZero != 0) sums[0] = sums[2] = x.high, sums[1] = sums[3] = x.low;
-    if constexpr (F::kSub == 32) {
-      const uint2 b = *reinterpret_cast<const uint2*>(codes + (kPer * g + my_group) * 64);
-#pragma unroll
-      for (int i = 0; i < kPer; ++i) {
-        const int run = kPer * g + i;
-        const bool mine = kPer == 1 || my_group == i;
-        mma_bytes(sums, codes_of(s, run, 0), codes_of(s, run, 1), codes_of(s, run, 2),
-                  codes_of(s, run, 3), mine ? b.x : 0, mine ? b.y : 0);
-      }
-    } else {
-      const int sub = kPer * g + my_group;
-      const auto b = *reinterpret_cast<const uint32_t*>(codes + sub / 2 * 64 + sub % 2 * 4);
-#pragma unroll
-      for (int i = 0; i < kPer; ++i) {
-        const int run = (kPer * g + i) / 2, half = (kPer * g + i) % 2;
-        const bool mine = kPer == 1 || my_group == i;
-        mma_bytes(sums, codes_of(s, run, 2 * half), codes_of(s, run, 2 * half + 1), mine ? b : 0);
-      }
-    }
-    // Groups kPer g on have their scales with quad's lanes from kPer g % 4 on.
-    constexpr int kGroups = kPer;
-    const int q = kGroups * g / 4, from = (lane & ~3) | ((kGroups * g + c / kTokens) % 4);
+    // Runs kPer g on have their scales with quad's lanes from kPer g % 4 on.
+    const int q = kPer * g / 4, from = (lane & ~3) | ((kPer * g + c / kTokens) % 4);
+    float scale[2], low[2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float scale = sides.scale[q][h];
-      if constexpr (kTokens > 1) scale = __shfl_sync(~0u, scale, from);
-      const auto whole = static_cast<float>(256 * sums[2 * h] + sums[2 * h + 1]);
-      acc[h] += scale * (x.scale * whole);
+      scale[h] = sides.scale[q][h];
+      if constexpr (kTokens > 1) scale[h] = __shfl_sync(~0u, scale[h], from);
       if constexpr (F::kMinimum) {
-        float low = sides.low[q][h];
-        if constexpr (kTokens > 1) low = __shfl_sync(~0u, low, from);
-        acc[h] += low * x.sum;
+        low[h] = sides.low[q][h];
+        if constexpr (kTokens > 1) low[h] = __shfl_sync(~0u, low[h], from);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kGroups; ++m) {
+      const std::byte* mine_codes = codes + m * at.group();
+      const auto* side = reinterpret_cast<const std::byte*>(inputs + 4 * g) + m * at.group();
+      const InputSide x = *reinterpret_cast<const InputSide*>(side);
+      int sums[4] = {};
+      if constexpr (F::kZero != 0) sums[0] = sums[2] = x.high, sums[1] = sums[3] = x.low;
+      if constexpr (F::kSub == 32) {
+        const uint2 b = *reinterpret_cast<const uint2*>(mine_codes + (kPer * g + my_group) * 64);
+#pragma unroll
+        for (int i = 0; i < kPer; ++i) {
+          const int run = kPer * g + i;
+          const bool mine = kPer == 1 || my_group == i;
+          mma_bytes(sums, codes_of(s, run, 0), codes_of(s, run, 1), codes_of(s, run, 2),
+                    codes_of(s, run, 3), mine ? b.x : 0, mine ? b.y : 0);
+        }
+      } else {
+        const int sub = kPer * g + my_group;
+        const auto b = *reinterpret_cast<const uint32_t*>(mine_codes + sub / 2 * 64 + sub % 2 * 4);
+#pragma unroll
+        for (int i = 0; i < kPer; ++i) {
+          const int run = (kPer * g + i) / 2, half = (kPer * g + i) % 2;
+          const bool mine = kPer == 1 || my_group == i;
+          mma_bytes(sums, codes_of(s, run, 2 * half), codes_of(s, run, 2 * half + 1), mine ? b : 0);
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const auto whole = static_cast<float>(256 * sums[2 * h] + sums[2 * h + 1]);
+        acc[m][h] += scale[h] * (x.scale * whole);
+        if constexpr (F::kMinimum) acc[m][h] += low[h] * x.sum;
       }
     }
   }
@@ -194,15 +206,18 @@ struct TileRange {
 };
 
 /// Writes the block's results, once all sums are in shared memory: four threads a result.
-template <int kTokens>
+template <int kTokens, int kGroups>
 __device__ inline void end_tiles(const TileMatvecParams& p, const float* sums, uint32_t parts) {
+  constexpr uint32_t kAll = kGroups * kTokens;
   const TileMatvecCall& call = p.call;
   const uint32_t together = p.together(), split = p.split(), quarter = threadIdx.x % 4;
   const auto results = static_cast<uint32_t>(call.w.out) / parts;
-  const uint32_t count = p.rounds * together * kTokens * kTileRows;
+  const uint32_t count = p.rounds * together * kAll * kTileRows;
   for (uint32_t i = threadIdx.x / 4; i < count; i += kTileThreads / 4) {
-    const uint32_t row = i % kTileRows, token = i / kTileRows % kTokens;
-    const uint32_t slot = i / (kTileRows * kTokens);  // [rounds, together]
+    const uint32_t row = i % kTileRows, of_block = i / kTileRows % kAll;
+    const uint32_t group = of_block / kTokens, column = of_block % kTokens;
+    const uint32_t token = blockIdx.y * kAll + of_block;
+    const uint32_t slot = i / (kTileRows * kAll);  // [rounds, together]
     const uint32_t round = slot >> (kTileWarpsLog - p.split_log), which = slot % together;
     const uint32_t unit = (round * gridDim.x + blockIdx.x) * together + which;
     const uint32_t o = unit * kTileRows + row;
@@ -210,12 +225,13 @@ __device__ inline void end_tiles(const TileMatvecParams& p, const float* sums, u
     float* y = call.y + token * call.ld + o;
     const float old = there && call.end == MatvecEnd::kAdd ? *y : 0;
     const auto sum_of = [&](uint32_t part) {
-      const float* from = sums + ((slot * parts + part) << p.split_log) * 64 + row * 4 + token;
+      const float* from =
+          sums + (((slot * parts + part) << p.split_log) * kGroups + group) * 64 + row * 4 + column;
       float sum = 0;
       if (there) {
         for (uint32_t s = quarter; s < split; s += 4) {
 #pragma unroll
-          for (int c = 0; c < 4; c += kTokens) sum += from[s * 64 + c];
+          for (int c = 0; c < 4; c += kTokens) sum += from[s * kGroups * 64 + c];
         }
       }
       sum = sum_over_columns(sum);
@@ -247,9 +263,24 @@ __device__ inline void prefetch_next(const NextWeights& next) {
   }
 }
 
-/// Bytes: the matrix once. A block asks for its first steps before the kernel ahead has ended; when
-/// it has none left to ask for, it lets the next kernel's blocks come, and asks for their weights.
-template <WeightType kType, int kTokens>
+/// The coded activations of the block's groups, to shared memory.
+template <int kGroups>
+__device__ inline void copy_coded(std::byte* shared, const TileMatvecCall& call,
+                                  const TileShared& at) {
+  const uint32_t first = blockIdx.y * kGroups;
+  const auto all = static_cast<uint32_t>((call.tokens - 1) / kTokensAtOnce + 1);
+  const uint32_t count = min(all - first, uint32_t{kGroups}) * at.group();
+  const std::byte* from = call.coded + static_cast<size_t>(first) * at.group();
+  for (uint32_t i = 16 * threadIdx.x; i < count; i += 16 * kTileThreads)
+    copy_async(shared + i, from + i);
+  commit_copies();
+  wait_for_copies<0>();
+}
+
+/// Bytes: the matrix once for each of the grid's y. A block asks for its first steps before the
+/// kernel ahead has ended; when it has none left to ask for, it lets the next kernel's blocks come,
+/// and asks for their weights.
+template <WeightType kType, int kTokens, int kGroups>
 __global__ void __launch_bounds__(kTileThreads, 1)
     tile_matvec_kernel(const __grid_constant__ TileMatvecParams p) {
   using F = TileFormat<kType>;
@@ -262,7 +293,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const uint32_t together = p.together();
   const TileRange range{slice * p.steps >> p.split_log, (slice + 1) * p.steps >> p.split_log,
                         static_cast<uint32_t>(parts_of(p.call.end)), gridDim.x * together};
-  const TileShared at{p.steps * F::kStep, kTokens, F::kSub};
+  const TileShared at{p.steps * F::kStep, kTokens, F::kSub, kGroups};
 
   TileWalk now{blockIdx.x * together + place, 0, 0, range.first};
   TileWalk ahead = now;
@@ -279,7 +310,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     next_step = begin_tile();
     if (ahead.unit >= p.units) {
       let_successor_start();
-      if (threadIdx.x == 0) prefetch_next(p.call.next);
+      if (threadIdx.x == 0 && blockIdx.y == 0) prefetch_next(p.call.next);
     }
   };
   if (now.unit >= p.units) let_successor_start();
@@ -287,41 +318,72 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   for (int d = 0; d < kDepth; ++d) {
     if (ahead.unit < p.units) load_ahead(steps[d]);
   }
-  float4 norms[kKept];
-  if (p.call.norm) load_row(norms, p.call.norm, 0, static_cast<uint32_t>(p.call.w.in));
-  wait_for_predecessor();
-  for (int t = 0; t < kTokens; ++t) {
-    if (t < p.call.tokens) load_token<F, kTokens>(shared, block_sums, p.call, at, t, norms);
+  if (kTokens == kTokensAtOnce && p.call.coded) {
+    wait_for_predecessor();
+    copy_coded<kGroups>(shared, p.call, at);
+  } else {
+    float4 norms[kKept];
+    if (p.call.norm) load_row(norms, p.call.norm, 0, static_cast<uint32_t>(p.call.w.in));
+    wait_for_predecessor();
+    for (int t = 0; t < kTokens; ++t) {
+      if (t >= p.call.tokens) break;
+      load_token<F, kTokens>(shared, block_sums, p.call, p.call.x + t * p.call.w.in, at, t, norms);
+    }
   }
   __syncthreads();
 
   auto* sums = reinterpret_cast<float*>(shared + at.sums());
-  float acc[2] = {};
+  float acc[kGroups][2] = {};
   const auto end_tile = [&](uint32_t round, uint32_t part) {
     const uint32_t slot =
         (((round * together + place) * range.parts + part) << p.split_log) + slice;
-    sums[slot * 64 + lane] = acc[0];
-    sums[slot * 64 + 32 + lane] = acc[1];
-    acc[0] = acc[1] = 0;
+#pragma unroll
+    for (int m = 0; m < kGroups; ++m) {
+      float* to = sums + (slot * kGroups + m) * 64 + lane;
+      to[0] = acc[m][0];
+      to[32] = acc[m][1];
+      acc[m][0] = acc[m][1] = 0;
+    }
   };
   while (now.unit < p.units) {
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       if (now.unit >= p.units) break;
-      multiply_step<F, kTokens>(acc, steps[d], shared, at, now.step, lane);
+      multiply_step<F, kTokens, kGroups>(acc, steps[d], shared, at, now.step, lane);
       if (ahead.unit < p.units) load_ahead(steps[d]);
       const uint32_t round = now.round, part = now.part;
       if (range.advance(now)) end_tile(round, part);
     }
   }
   __syncthreads();
-  end_tiles<kTokens>(p, sums, range.parts);
+  end_tiles<kTokens, kGroups>(p, sums, range.parts);
 }
 
-template <WeightType kType, int kTokens>
+/// A block codes a token's activations, normalised if they are.
+template <WeightType kType>
+__global__ void __launch_bounds__(kTileThreads)
+    code_inputs_kernel(const __grid_constant__ TileMatvecParams p) {
+  using F = TileFormat<kType>;
+  __shared__ float block_sums[kTileWarps];
+  constexpr int kTokens = kTokensAtOnce;
+  const TileShared at{p.steps * F::kStep, kTokens, F::kSub};
+  let_successor_start();
+  float4 norms[kKept];
+  if (p.call.norm) load_row(norms, p.call.norm, 0, static_cast<uint32_t>(p.call.w.in));
+  wait_for_predecessor();
+  const size_t token = blockIdx.x;
+  load_token<F, kTokens>(p.call.coded + token / kTokens * at.group(), block_sums, p.call,
+                         p.call.x + token * p.call.w.in, at, static_cast<int>(token % kTokens),
+                         norms);
+}
+
+template <WeightType kType, int kTokens, int kGroups = 1>
 void launch_tiles(const TileMatvecParams& p, cudaStream_t stream) {
-  launch_early(tile_matvec_kernel<kType, kTokens>, {p.blocks, kTileThreads, p.shared_bytes}, p,
-               stream, "a product of tiles");
+  const auto tokens = static_cast<uint32_t>(p.call.tokens);
+  const uint32_t all = (tokens - 1) / (kTokens * kGroups) + 1;
+  launch_early(tile_matvec_kernel<kType, kTokens, kGroups>,
+               {dim3(p.blocks, all), kTileThreads, p.shared_bytes}, p, stream,
+               "a product of tiles");
 }
 
 template <WeightType kType>
@@ -331,6 +393,15 @@ void launch_tiles(const TileMatvecParams& p, int tokens, cudaStream_t stream) {
     case 2: return launch_tiles<kType, 2>(p, stream);
     default: return launch_tiles<kType, 4>(p, stream);
   }
+}
+
+/// Codes the tokens, and multiplies them unless each block has one group.
+template <WeightType kType>
+void launch_groups(const TileMatvecParams& p, cudaStream_t stream) {
+  launch_early(code_inputs_kernel<kType>, {static_cast<uint32_t>(p.call.tokens), kTileThreads}, p,
+               stream, "coded inputs of tiles");
+  if (p.groups == 2) launch_tiles<kType, kTokensAtOnce, 2>(p, stream);
+  if (p.groups == 4) launch_tiles<kType, kTokensAtOnce, 4>(p, stream);
 }
 
 }  // namespace pith::cuda

@@ -1,8 +1,9 @@
 #pragma once
-// Weights in tiles times up to four tokens' activations, from the codes: each weight is read once.
-// Activations become whole numbers of 16 bits, scaled in blocks of 32 (as the CPU's under --f32: a
-// relative square error of 5e-10 on Gaussian inputs), products are summed in whole numbers on the
-// tensor cores, scales are f32.
+// Weights in tiles times a few tokens' activations, from the codes: four tokens read each weight
+// once, or, with room for their coded activations, up to 16 of a launch. Activations become whole
+// numbers of 16 bits, scaled in blocks of 32 (as the CPU's under --f32: a relative square error of
+// 5e-10 on Gaussian inputs), products are summed in whole numbers on the tensor cores, scales are
+// f32.
 
 #include <cuda_runtime_api.h>
 
@@ -39,12 +40,19 @@ struct TileMatvecCall {
   float eps = 0;
   const float* bias = nullptr;  // [out] or null
   MatvecEnd end = MatvecEnd::kStore;
-  size_t tokens = 1;  ///< each kTokensAtOnce of them read the weights once
+  size_t tokens = 1;
   /// By the kernel for kTokensAtOnce, however many there are: what a token gets does not depend on
   /// how many. Otherwise fewer take less time, and sums have another order.
   bool together = false;
   NextWeights next = {};
+  /// Room for coded_inputs_bytes(). More than kTokensAtOnce tokens are then coded by a launch of
+  /// their own, and one launch multiplies all, to the bits of `together`. Null: each kTokensAtOnce
+  /// have a launch, whose blocks code them again.
+  std::byte* coded = nullptr;
 };
+
+/// Bytes of `tokens` tokens' coded activations for w.
+size_t coded_inputs_bytes(const TiledMatrix& w, size_t tokens);
 
 /// True if a gated end can be fused: both halves of w must be whole tiles.
 bool gate_fits(const TiledMatrix& w);

@@ -22,11 +22,17 @@ constexpr size_t kLogitBytes = size_t{16} << 20;  // as on the CPU: T x V is nev
 size_t width_in(const ModelConfig& c) {
   return static_cast<size_t>(std::max({c.hidden, c.query_heads * c.head_dim, c.intermediate}));
 }
-/// Whether `holds` is true of all matrices that a pass multiplies.
+/// All matrices that a pass multiplies.
+void for_each_matrix(const DeviceWeights& weights, const auto& visit) {
+  for (const DeviceLayer& w : weights.layers()) {
+    for (const MixedMatrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) visit(*matrix);
+  }
+  visit(weights.head());
+}
 bool all_matrices(const DeviceWeights& weights, const auto& holds) {
-  return holds(weights.head()) && std::ranges::all_of(weights.layers(), [&](const DeviceLayer& w) {
-           return holds(w.qkv) && holds(w.o) && holds(w.gate_up) && holds(w.down);
-         });
+  bool all = true;
+  for_each_matrix(weights, [&](const MixedMatrix& w) { all = all && holds(w); });
+  return all;
 }
 /// See DeviceForward::wide_.
 size_t wide_rows_of(const DeviceWeights& weights, const DeviceForward::Shape& shape) {
@@ -94,17 +100,20 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
   make(input_, room_ * width_in(config_) * sizeof(float));
   make(output_, room_ * out);
   make(update_, std::max(kFewTokens, max_tokens_) * hidden);
+  if (together_ && pass_way_ == ProductWay::kFew) {
+    size_t coded = 0;
+    for_each_matrix(*weights_, [&](const MixedMatrix& w) {
+      coded = std::max(coded, coded_inputs_bytes(w, std::max(kFewTokens, max_tokens_)));
+    });
+    make(coded_, coded);
+  }
   if (pass_way_ == ProductWay::kSkinny) make(parts_, kMostSkinnyParts * max_tokens_ * hidden);
   make(q_, room_ * heads * kRowBytes);
   make(cos_, ropes * room_ * half);
   make(sin_, ropes * room_ * half);
   make(logits_, block_ * static_cast<size_t>(config_.vocab));
   if (few(max_chunk_)) return;
-  for (const DeviceLayer& w : weights_->layers()) {
-    for (const MixedMatrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down})
-      matmul_.reserve(products_, *matrix);
-  }
-  matmul_.reserve(products_, weights_->head());
+  for_each_matrix(*weights_, [&](const MixedMatrix& w) { matmul_.reserve(products_, w); });
 }
 
 std::string DeviceForward::bits() const {

@@ -154,6 +154,7 @@ class DeviceForward {
     const MixedMatrix* next = nullptr;  ///< what a token's next product multiplies
   };
   void add_few(const Added& added, size_t tokens);
+  void multiply_few(FewTokensCall call);
   void add_products(const Added& added, const void* x, const ProductRows& n);
   LogitRanking& ranking();
   void few_logits(size_t first, size_t count);
@@ -195,6 +196,7 @@ class DeviceForward {
   DeviceArray<std::byte> input_;            // [T, max(hidden, H D, intermediate)], f32 of few
   DeviceArray<float> output_;               // [T, max((H + 2 G) D, 2 intermediate, hidden)]
   DeviceArray<float> update_;               // [few T, hidden], where a norm comes after a block
+  DeviceArray<std::byte> coded_;            // activations of a pass, for weights in tiles
   DeviceArray<float> parts_;                // [parts, T, hidden], of skinny products
   Parts pending_;                           // what the residual stream has still to take
   DeviceArray<std::byte> q_;                // [T, H, D] of the rows' type

@@ -106,16 +106,20 @@ void DeviceForward::make_logits(size_t first, const ProductRows& n) {
   multiply(logits_.data(), weights_->head(), n);
 }
 
+void DeviceForward::multiply_few(FewTokensCall call) {
+  call.together = together_;
+  call.coded = coded_.data();
+  few_tokens(call, stream_);
+}
+
 void DeviceForward::qkv_of_few(const DeviceLayer& w, size_t tokens) {
-  few_tokens({.y = output_.data(),
-              .w = &w.qkv,
-              .x = hidden_.data(),
-              .norm = w.attention_norm,
-              .eps = config_.norm_eps,
-              .tokens = tokens,
-              .together = together_,
-              .next = &w.o},
-             stream_);
+  multiply_few({.y = output_.data(),
+                .w = &w.qkv,
+                .x = hidden_.data(),
+                .norm = w.attention_norm,
+                .eps = config_.norm_eps,
+                .tokens = tokens,
+                .next = &w.o});
 }
 
 MatvecEnd DeviceForward::gate_end() const {
@@ -134,13 +138,12 @@ void DeviceForward::gate_few(const DeviceLayer& w, size_t tokens) {
                      .bias = w.gate_up_bias,
                      .end = gate_end(),
                      .tokens = tokens,
-                     .together = together_,
                      .next = &w.down};
-  if (w.gate_up.gate_fuses()) return few_tokens(call, stream_);
+  if (w.gate_up.gate_fuses()) return multiply_few(call);
   call.y = output_.data();
   call.bias = nullptr;
   call.end = MatvecEnd::kStore;
-  few_tokens(call, stream_);
+  multiply_few(call);
   gate_products(w, DType::kF32, tokens);
 }
 
@@ -152,25 +155,22 @@ void DeviceForward::add_few(const Added& added, size_t tokens) {
                      .bias = added.bias,
                      .end = MatvecEnd::kAdd,
                      .tokens = tokens,
-                     .together = together_,
                      .next = added.next};
-  if (!added.norm) return few_tokens(call, stream_);
+  if (!added.norm) return multiply_few(call);
   call.y = update_.data();
   call.end = MatvecEnd::kStore;
-  few_tokens(call, stream_);
+  multiply_few(call);
   add_update({update_.data(), 1, nullptr}, added.norm, tokens);
 }
 
 void DeviceForward::few_logits(size_t first, size_t count) {
-  few_tokens({.y = logits_.data(),
-              .w = &weights_->head(),
-              .x = hidden_.data() + first * static_cast<size_t>(config_.hidden),
-              .norm = weights_->final_norm(),
-              .eps = config_.norm_eps,
-              .tokens = count,
-              .together = together_,
-              .next = &weights_->layers().front().qkv},
-             stream_);
+  multiply_few({.y = logits_.data(),
+                .w = &weights_->head(),
+                .x = hidden_.data() + first * static_cast<size_t>(config_.hidden),
+                .norm = weights_->final_norm(),
+                .eps = config_.norm_eps,
+                .tokens = count,
+                .next = &weights_->layers().front().qkv});
 }
 
 }  // namespace pith::cuda
