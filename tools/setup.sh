@@ -7,6 +7,7 @@
 #   tools/setup.sh python  what building needs, and what the Python package is built with
 #   tools/setup.sh browser that, and Chromium, in which a test reads the report's page; Debian alone
 #                          packages it, so that `everything` does without and the test is skipped
+#   tools/setup.sh cluster that, and HAProxy, behind which a test runs three servers
 #   tools/setup.sh fuzz    what building needs, and Clang with libFuzzer for `make fuzz`
 #   tools/setup.sh nvcc    installs nothing: says whether the CUDA build has its compiler, and how
 #                          CMake will find it
@@ -45,6 +46,7 @@ python|cmd:python3|python3|Python 3.11 or newer
 python|cmd:python3-config|python3-dev|headers of Python
 python|module:ensurepip|python3-venv|venv of Python
 browser|cmd:chromium,chromium-browser,google-chrome|chromium|Chromium, for the report's page
+cluster|cmd:haproxy|haproxy|HAProxy, for several servers
 checks|header:boost/context/detail/fcontext.hpp|libboost-context-dev|Boost.Context, for the emulated card
 checks|cmd:tmux|tmux|tmux, for the walk through the program
 checks|cmd:rsvg-convert|librsvg2-bin|rsvg-convert, for plots as PDF
@@ -68,18 +70,18 @@ absent_headers() {
   done | g++ -std=c++20 -E -P -x c++ - | sed -n 's/^absent //p' | tr -d ' '
 }
 
-# Prints the lines of needs() within scope $1 (build, models, python, browser, fuzz or all) that are not met.
+# Prints the lines of needs() within scope $1 (build, models, python, browser, cluster, fuzz or all) that are not met.
 missing() {
   local scope probe packages name headers command found
   mapfile -t headers < <(needs | sed -n 's/.*|header:\([^|]*\)|.*/\1/p')
   headers=" $(absent_headers "${headers[@]}" | tr '\n' ' ')"
   while IFS='|' read -r scope probe packages name; do
-    [ "$1" = all ] && [[ "$scope" != browser && "$scope" != fuzz ]] || [ "$scope" = build ] ||
+    [ "$1" = all ] && [[ "$scope" != @(browser|cluster|fuzz) ]] || [ "$scope" = build ] ||
       [ "$scope" = "$1" ] || continue
     found=no
     case "$probe" in
       cmd:*) for command in $(tr ',' ' ' <<<"${probe#cmd:}"); do
-               command -v "$command" >/dev/null && found=yes
+               PATH="$PATH:/usr/sbin" command -v "$command" >/dev/null && found=yes
              done ;;
       module:*) ! python3 -c "import ${probe#module:}" 2>/dev/null || found=yes ;;
       header:*) [[ "$headers" == *" ${probe#header:} "* ]] || found=yes ;;
@@ -163,9 +165,9 @@ check_nvcc() {
 main() {
   local scope=${1:-all} lacking old
   case "$scope" in
-    build | models | python | browser | fuzz | all) ;;
+    build | models | python | browser | cluster | fuzz | all) ;;
     nvcc) check_nvcc; return ;;
-    *) echo "usage: tools/setup.sh [build|models|python|browser|fuzz|all|nvcc]" >&2; exit 2 ;;
+    *) echo "usage: tools/setup.sh [build|models|python|browser|cluster|fuzz|all|nvcc]" >&2; exit 2 ;;
   esac
   lacking=$(missing "$scope")
   if [ -n "$lacking" ] && command -v apt-get >/dev/null; then
