@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/serve/load.py, gate.py and capacity.py: against the demo model, and against servers that do wrong."""
+"""tools/serve/load.py, gate.py, soak.py, capacity.py: against the demo model, and against servers that do wrong."""
 
 import http.server
 import json
@@ -18,6 +18,7 @@ TOOLS = ROOT / "tools/serve"
 sys.path.insert(0, str(TOOLS))
 import gate  # noqa: E402
 import load  # noqa: E402
+import soak  # noqa: E402
 
 
 def run(*arguments):
@@ -89,6 +90,11 @@ class Figures(unittest.TestCase):
         self.assertEqual(gate.gaps(times, 4.0, 7.0), [3.0])
 
 
+    def test_growth_is_of_fifths(self):
+        self.assertEqual(soak.growth([1, 5, 9, 100, 100, 100, 100, 110, 110, 110], 0.3), 1.1)
+        self.assertEqual(soak.growth([100] * 10, 0.3), 1.0)
+
+
 class WrongServers(unittest.TestCase):
     def fault(self, *texts, **more):
         with Wrong(*texts, **more) as server:
@@ -145,14 +151,31 @@ class Demo(unittest.TestCase):
         self.assertIn("of pass + chunk", done.stdout, done.stderr)
         self.assertIn("left in its prompt", done.stdout, done.stderr)
 
+    def test_mixed_traffic_leaves_nothing(self):
+        # Whether memory is flat takes minutes to see.
+        code = ("import sys, tempfile, soak\n"
+                "o = soak.options_of(sys.argv[1:])\n"
+                "with tempfile.TemporaryDirectory() as folder:\n"
+                "    s = soak.Soak(o, folder); s.run(); s.end()\n"
+                "print(s.counts); sys.exit(str(s.faults) if s.faults else 0)")
+        done = subprocess.run([sys.executable, "-c", code, "-m", str(MODEL), "--minutes", "0.1",
+                               "--serve=--no-check-weights", "--pith", str(PITH)],
+                              capture_output=True, text=True, cwd=TOOLS)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("goes on", done.stdout)
+
     def test_capacity_is_counted(self):
         done = subprocess.run(
             [sys.executable, str(TOOLS / "capacity.py"), "-m", str(MODEL), "--memory", "18MiB",
              "--words", "200", "--most", "16", "--policy", "keydiff(budget=40)+int4,sink=4,window=16",
-             "--serve=-t1", "--serve=--no-check-weights", "--json"],
+             "--control", "--serve=-t1", "--serve=--no-check-weights", "--json"],
             capture_output=True, text=True, env={**os.environ, "PITH_PROGRAM": str(PITH)})
         self.assertEqual(done.returncode, 0, done.stderr)
-        exact, int8, small = (json.loads(line) for line in done.stdout.splitlines())
+        exact, int8, small, control = (json.loads(line) for line in done.stdout.splitlines())
+        self.assertEqual((exact["same"], exact["kl"]), (1.0, None))
+        self.assertGreater(exact["bytes"], 4 * small["bytes"])
+        self.assertIn("streaming_llm(window=", control["policy"])
+        self.assertLess(abs(control["bytes"] / small["bytes"] - 1), 0.25)
         self.assertTrue(exact["full"])
         self.assertLess(0, exact["conversations"])
         self.assertLess(exact["conversations"], int8["conversations"])

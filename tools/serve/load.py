@@ -43,7 +43,7 @@ class Answer:
     def __init__(self, talk, turn):
         self.talk, self.turn = talk, turn
         self.text, self.finish, self.refused, self.wrong = "", None, None, None
-        self.tokens = self.prompt_tokens = self.cached_tokens = 0
+        self.tokens = self.prompt_tokens = self.cached_tokens = self.cache_bytes = 0
         self.sent = self.end = None
         self.pieces = []  # times of pieces of text
 
@@ -147,6 +147,7 @@ class Load:
                 answer.prompt_tokens = event["usage"]["prompt_tokens"]
                 details = event["usage"].get("prompt_tokens_details") or {}
                 answer.cached_tokens = details.get("cached_tokens", 0)
+                answer.cache_bytes = event.get("pith", {}).get("cache_bytes", 0)  # of Pith alone
         if not done:
             raise ValueError("the stream ended without [DONE]")
 
