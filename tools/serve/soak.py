@@ -205,7 +205,7 @@ def options_of(arguments):
     p.add_argument("--talks", type=int, default=24, help="conversations that go on")
     p.add_argument("--memory", default="24MiB", help="of caches: little, so that idle ones leave it")
     p.add_argument("--policy", default="keydiff(budget=256,interval=32)+int8,sink=4,window=32")
-    p.add_argument("--warm", type=float, default=0.3, help="share of the time before memory is compared")
+    p.add_argument("--warm", type=float, default=0.4, help="share of the time before memory is compared")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--serve", action="append", default=[], help="a further option of pith serve; repeatable")
     p.add_argument("--pith", default=os.environ.get("PITH_PROGRAM", str(ROOT / "build/bin/pith")))
