@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "cache/cuda/aged_store.h"
-#include "kernels/cuda/fetched.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "kernels/cuda/turn.h"
 #include "pith/error.h"
@@ -44,22 +43,19 @@ HeadStores::HeadStores(const LayerPlan& layer, const LayerSite& site)
     : layer_(layer),
       site_(site),
       plan_(plan_of(layer)),
-      wants_mass_(plan_.mass(1).queries > 0),
       chooser_(chooser_of(layer)),
       coded_(codes_of(layer, site)),
       body_(body_of(layer, site)),
       sink_(*site.memory, {site.heads, site.dim, 0}, site.stream),
       rows_(*site.memory, run_shape(), site.stream),
       turned_(*site.memory, MemoryKind::kScratch, {site.heads, 2 * site.dim}, site.stream),
-      scaled_(*site.memory, MemoryKind::kScratch, {site.query_heads, 2 * site.dim}, site.stream),
-      positions_(*site.memory, MemoryKind::kMetadata, {site.heads, sizeof(int32_t)}, site.stream),
-      mass_(*site.memory, MemoryKind::kMetadata, {site.heads, sizeof(float)}, site.stream),
-      weights_(*site.memory, MemoryKind::kMetadata, {1, sizeof(float)}, site.stream),
-      state_(*site.memory, MemoryKind::kMetadata, {1, sizeof(float), true}, site.stream),
+      queries_(layer, site, chooser_),
+      sides_(*site.memory,
+             {site.heads, plan_.mass(1).queries > 0, chooser_->weighs_rows() || weighs_codes()},
+             site.stream),
       protected_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream),
-      ragged_(layer.selector.shared ? std::make_unique<RaggedStore>(layer, site, wants_mass_)
+      ragged_(layer.selector.shared ? std::make_unique<RaggedStore>(layer, site, sides_.has_mass())
                                     : nullptr) {
-  if (chooser_->scales_queries()) scaled_.renew(1);
   if (flows()) sink_.make_room(layer.schedule.sink);
   if (layer.cache_positions) {
     if (!site.rope) {
@@ -69,27 +65,19 @@ HeadStores::HeadStores(const LayerPlan& layer, const LayerSite& site)
     }
     turned_.renew(sink_.capacity());
   }
-  const size_t numbers = chooser_->state_numbers(site.query_heads, site.dim);
-  if (numbers > 0) state_.renew(numbers);
 }
 
 // Tables, and numbers that choosers keep of queries, are of these heads alone.
 std::string HeadStores::form() const {
   const DeviceCodec* codec = layer_.codec.get();
   const bool tables = codec && (codec->shared_bytes() > 0 || codec->learns_from() > 0);
-  const bool own_queries = chooser_->scales_queries() || state_.capacity() > 0;
-  if (tables || own_queries || ragged_ || layer_.cache_positions) return {};
+  if (tables || queries_.own() || ragged_ || layer_.cache_positions) return {};
   return fmt::format("{}{}{}", codec ? layer_.codec_name : "dense", packs() ? ", packed" : "",
-                     wants_mass() ? ", with mass" : "");
+                     sides_.has_mass() ? ", with mass" : "");
 }
 
-void HeadStores::make_side(size_t stride) {
-  positions_.renew(stride, {0, std::min(this->stride(), settled() + known_)});
-  if (wants_mass()) mass_.renew(stride, {0, std::min(mass_.capacity(), rows_.rows() + packed())});
-  if (chooser_->weighs_rows() || weighs_codes()) {
-    const size_t weighed = chooser_->weighs_rows() ? run_.judged : 0;
-    weights_.renew(stride, {0, std::min<size_t>(weights_.capacity(), weighed)});
-  }
+void HeadStores::make_sides(size_t capacity) {
+  sides_.make_room(capacity, beside_rows());
   write_weights();
 }
 
@@ -99,17 +87,17 @@ float HeadStores::log_weight(const RowRun::Weighted& rows) const {
 }
 
 void HeadStores::write_weights() const {
-  if (!weighs_codes() || stride() == 0) return;
+  if (!weighs_codes() || sides_.capacity() == 0) return;
   size_t first = 0;
   if (chooser_->weighs_rows()) {
     first = run_.judged;
   } else {
     for (const RowRun::Weighted& rows : run_.weighted) {
-      fill_numbers(weights_.at<float>(0, first), rows.rows, log_weight(rows), site_.stream);
+      sides_.weigh(first, rows.rows, log_weight(rows));
       first += rows.rows;
     }
   }
-  fill_numbers(weights_.at<float>(0, first), stride() - first, 0, site_.stream);
+  sides_.weigh(first, sides_.capacity() - first, 0);
 }
 
 // Coders read whole blocks, of which the last may end behind the rows.
@@ -127,7 +115,7 @@ void HeadStores::reserve(size_t rows) {
   rows_.reserve_more(run_needs(rows));
   if (layer_.straight || flows()) return;
   const size_t needed = side_needs(rows);
-  if (stride() < needed) make_side(std::max(needed, coded_rows() + rows_.capacity()));
+  if (sides_.capacity() < needed) make_sides(std::max(needed, coded_rows() + rows_.capacity()));
 }
 
 // With a chunk's rows those of the sink are still in the run: there they are seen causally.
@@ -164,14 +152,12 @@ HeadStores::Parts HeadStores::parts_in_place(const NewRows& fresh, const RowTarg
 }
 
 MassTarget HeadStores::mass_target(size_t rows, bool fresh) const {
-  if (!wants_mass()) return {};
+  if (!sides_.has_mass()) return {};
   MassTarget target;
   target.keys = rows_.keys();
-  target.mass = mass_.at<float>();
   target.head_stride = rows_.head_stride();
-  target.stride = stride();
   target.rows = static_cast<int32_t>(rows);
-  target.known = fresh ? 0 : static_cast<int32_t>(rows_.rows() + packed());
+  sides_.add_mass(target, fresh ? 0 : beside_rows().with_mass);
   if (packed() == 0) return target;
   coded_->add_keys(target);
   target.coded_from = static_cast<int32_t>(layer_.schedule.sink);
@@ -184,7 +170,7 @@ void HeadStores::end_prefill(ChunkSpace& space) {
   carry_out(plan_.end_prompt(), true, space, none);
   rows_.shrink();
   const size_t needed = coded_rows() + rows_.capacity();
-  if (stride() > needed) make_side(needed);
+  if (sides_.capacity() > needed) make_sides(needed);
 }
 
 void HeadStores::protect(const ProtectedRows& rows) {
@@ -196,7 +182,6 @@ void HeadStores::protect(const ProtectedRows& rows) {
 }
 
 void HeadStores::add_rows(HeadRows& out, size_t head) const {
-  const size_t known = settled() + known_;
   const auto add = [&](size_t first, size_t count) {
     for (size_t i = first; i < first + count; ++i) out.positions.push_back(static_cast<int64_t>(i));
     out.log_weights.resize(out.positions.size(), 0.0f);
@@ -204,12 +189,12 @@ void HeadStores::add_rows(HeadRows& out, size_t head) const {
   add(0, sink());
   const bool counted = flows() && body_ && !body_->keeps_positions();
   if (counted) body_->add_rows(out, head, static_cast<int64_t>(sink()));
-  const auto positions = fetched(positions_.at<int32_t>(head), known, site_.stream);
+  const std::vector<int32_t> positions = sides_.positions_of(head);
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
-  const size_t left = unsettled() - known_;
+  const size_t left = unsettled() - known();
   add(open() - left, left);
   if (!flows()) add_weights(out);
-  protected_.finish(out, sink() + known);  // ordinals until they are selected from
+  protected_.finish(out, sink() + sides_.named());  // ordinals until they are selected from
   if (body_ && !counted) body_->add_rows(out, head, 0);
   if (ragged_) ragged_->add_rows(out, head);
 }
@@ -218,7 +203,7 @@ void HeadStores::add_weights(HeadRows& out) const {
   auto at = out.log_weights.begin();
   const auto set = [&](size_t rows, float log_weight, bool apart) {
     const std::vector<float> one(apart ? 0 : rows, log_weight);
-    at = std::ranges::copy(apart ? fetched(weights_.at<float>(), rows, site_.stream) : one, at).out;
+    at = std::ranges::copy(apart ? sides_.log_weights(rows) : one, at).out;
   };
   const Parts parts = this->parts({}, rows_.begin());
   for (const DensePart& part : parts.all()) {
@@ -237,16 +222,12 @@ void HeadStores::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
 }
 
 void HeadStores::add_to(Ledger& ledger) const {
-  const size_t weighed = weighs_codes() ? packed() : chooser_->weighs_rows() ? run_.judged : 0;
-  const size_t side =
-      site_.heads * ((settled() + known_) * sizeof(int32_t) +
-                     (wants_mass() ? (rows_.rows() + packed()) * sizeof(float) : 0)) +
-      weighed * sizeof(float);
+  RowSides::Held held = beside_rows();
+  if (weighs_codes()) held.weighed = packed();
   sink_.add_to(ledger);
   rows_.add_to(ledger);
-  ledger.metadata += side + state_.allocated_bytes();
-  ledger.slack +=
-      positions_.allocated_bytes() + mass_.allocated_bytes() + weights_.allocated_bytes() - side;
+  queries_.add_to(ledger);
+  sides_.add_to(ledger, held);
   protected_.add_to(ledger);
   if (ragged_) ragged_->add_to(ledger);
   if (coded_) coded_->add_to(ledger);

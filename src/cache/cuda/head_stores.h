@@ -31,6 +31,7 @@
 // 1, until the chunk ends, or the prompt.
 
 #include "cache/cuda/chunk_space.h"
+#include "cache/cuda/head_queries.h"
 #include "cache/cuda/late_work.h"
 #include "cache/cuda/protected_store.h"
 #include "cache/cuda/ragged_store.h"
@@ -39,6 +40,7 @@
 #include "plan/row_run.h"
 #include "rows/cuda/coded_store.h"
 #include "rows/cuda/dense_store.h"
+#include "cache/cuda/row_sides.h"
 
 namespace pith::cuda {
 
@@ -106,8 +108,6 @@ class HeadStores {
   /// that lies apart.
   size_t archive_counts(Archive& a);
   size_t archive_window(Archive& a);
-  /// Arrays beside the rows.
-  void archive_sides(Archive& a);
   /// Between the sink and what lies behind it: the run's codes, or what rows flow into.
   const BodyStore* between() const { return flows() ? body_.get() : coded_.get(); }
   /// Of what leaves the heavy rows.
@@ -129,6 +129,12 @@ class HeadStores {
   size_t coded_rows() const { return coded_ ? coded_->rows() : 0; }
   /// The body's first rows that are in codes for good, and are no part of the run any more.
   size_t settled() const { return packs() ? 0 : coded_rows(); }
+  /// Of the body's rows in the run those whose positions are stored, its first: those selected
+  /// from, and those that were split.
+  size_t known() const { return sides_.named() - settled(); }
+  RowSides::Held beside_rows() const {
+    return {rows_.rows() + packed(), chooser_->weighs_rows() ? run_.judged : 0};
+  }
   /// How many of the body's first rows heads have on average in ragged_.
   size_t shared() const { return ragged_ ? ragged_->rows() / site_.heads : 0; }
   size_t body() const { return run_.body - settled() - shared(); }
@@ -168,8 +174,6 @@ class HeadStores {
   /// Goes on with those; `own` of the chunk's rows are the last of them, and end it, or none.
   void attend_run(ChunkAttention& attention, const Parts& parts, size_t own,
                   ChunkSpace& space) const;
-  /// The call's queries as attention takes them.
-  void scale_chunk(CausalCall& call, ChunkSpace& space) const;
   void reserve(size_t rows);
   /// Where rows flow, what the window may need room for. Rows that a body's tables are made of wait
   /// in it.
@@ -189,9 +193,7 @@ class HeadStores {
   /// That needs rows in the run, and arrays beside all rows.
   size_t run_needs(size_t rows) const;
   size_t side_needs(size_t rows) const { return coded_rows() + rows_.rows() + rows; }
-  /// Numbers beside rows: there are none where all rows stay.
-  size_t stride() const { return positions_.capacity(); }
-  void make_side(size_t stride);
+  void make_sides(size_t capacity);
   void add_weights(HeadRows& rows) const;
   /// The effect of a pass's steps on rows that are there already.
   void carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space, LateWork& late);
@@ -225,7 +227,6 @@ class HeadStores {
   void select_now(KeepCall& call, size_t first, const Step& step, ChunkSpace& space);
   /// Some of the body's rows stay, of each head as many as the device finds.
   void share(const Step& step, ChunkSpace& space);
-  SeenQueries seen_queries() const;
   /// Settled rows go into the codes, and later ones follow up.
   void code_settled();
   /// Of the body's rows the first `count` are in codes from now on, if they were not; with `late`
@@ -240,16 +241,11 @@ class HeadStores {
   void unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const;
   /// The first queries behind the sink go to a codec that is yet to learn.
   void show_queries(const void* q, size_t tokens) const;
-  /// Shows a step's queries to the rule.
-  StepQueries queries_of(const void* q, size_t tokens) const;
-  QueryNote query_note(size_t tokens) const;
+  QueryNote query_note(size_t tokens) const { return queries_.note(this->tokens(), tokens); }
   /// The mass of a chunk's last queries.
   void add_mass(const CausalCall& call, ChunkSpace& space) const;
   /// `count` of the body's rows from `first` on, none of which is packed unless all are.
   KeepCall keep_call(size_t first, size_t count) const;
-  bool wants_mass() const { return wants_mass_; }
-  /// Stores positions of the rows that have none yet, where they do not follow each other.
-  void name_rows(JudgedRows& rows) const;
   /// Where rows stand that are coded now.
   RowPositions positions_of(JudgedRows& rows) const;
   /// Where the step's mass goes: `rows` with the step's own.
@@ -260,22 +256,16 @@ class HeadStores {
   Plan plan_;
   RowRun run_;
   LateJudgements late_;
-  bool wants_mass_;
   std::shared_ptr<const DeviceChooser> chooser_;
   Copied<CodedStore> coded_;  // of rows of the run; null: there all are dense
   Copied<BodyStore> body_;    // of what leaves the heavy rows or flows, or null
   DenseStore sink_;           // where rows flow
   DenseStore rows_;
   Slab turned_;  // [G, sink, D] the sink's keys, where positions are the cache's
-  Slab scaled_;  // [H, D] a token's queries, where they are scaled
-  // Of the body's first rows: those settled, then `known_`.
-  Slab positions_;  // [G, stride] of int32_t
-  Slab mass_;       // [G, stride] of float, of all rows
-  Slab weights_;    // [stride] of float, of codes, or of rows that are weighed one by one
-  Slab state_;      // [state_numbers] of float: what the chooser keeps of queries
+  HeadQueries queries_;
+  RowSides sides_;  // positions: of the body's first rows; mass: of the run's and packed ones
   ProtectedStore protected_;
   Copied<RaggedStore> ragged_;  // null: heads have as many rows
-  size_t known_ = 0;  // rows with a stored position: those selected from, and those that were split
 };
 
 }  // namespace pith::cuda

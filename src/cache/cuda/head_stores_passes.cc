@@ -13,7 +13,7 @@ bool HeadStores::begins_freely() const {
   if (protected_.covers(tokens())) return protected_.has_room();
   if (flows() && sink() < layer_.schedule.sink) return true;
   if (!rows_.has_shape(run_shape()) || !rows_.has_room(run_needs(1))) return false;
-  return layer_.straight || flows() || side_needs(1) <= stride();
+  return layer_.straight || flows() || side_needs(1) <= sides_.capacity();
 }
 
 RowTarget HeadStores::begin_token(const TokenSlots& slots) {
@@ -29,7 +29,7 @@ RowTarget HeadStores::begin_token(const TokenSlots& slots) {
   write_spans(slots, fresh);
   const bool anew = plan_.mass(1).fresh;
   slots.note->mass = mass_target(rows_.rows() + fresh.sink + fresh.run, anew);
-  if (ragged_ && wants_mass()) slots.note[1].mass = ragged_->mass_target(anew);
+  if (ragged_ && sides_.has_mass()) slots.note[1].mass = ragged_->mass_target(anew);
   return target;
 }
 
@@ -52,11 +52,11 @@ void HeadStores::write_spans(const TokenSlots& slots, const NewRows& fresh) cons
       for (size_t s = 0; i == parts.behind && between() && s < between()->spans(); ++s, ++span) {
         *span = between()->span(g, s);
         if (coded_) span->log_weight = coded_log_weight();
-        if (weighs_codes()) span->log_weights = weights_.at<float>();
+        if (weighs_codes()) span->log_weights = sides_.weights();
       }
       *span = dense_span(part.at, g, part.rows, site_.dim);
       span->log_weight = part.log_weight;
-      span->log_weights = part.apart ? weights_.at<float>() : nullptr;
+      span->log_weights = part.apart ? sides_.weights() : nullptr;
       const bool newest = &part == &last, turns = i == 0 && layer_.cache_positions;
       const size_t coming = newest ? fresh.sink + fresh.run : fresh.sink;
       span->ready_rows = turns ? 0 : static_cast<int32_t>(part.rows - std::min(part.rows, coming));
@@ -68,26 +68,6 @@ void HeadStores::write_spans(const TokenSlots& slots, const NewRows& fresh) cons
   }
   slots.note->evicted = static_cast<int64_t>(plan_.state().gone());
   slots.note->queries = query_note(1);
-}
-
-StepQueries HeadStores::queries_of(const void* q, size_t tokens) const {
-  StepQueries queries;
-  queries.dtype = layer_.dtype;
-  queries.query_heads = static_cast<int>(site_.query_heads);
-  queries.kv_heads = static_cast<int>(site_.heads);
-  queries.dim = static_cast<int>(site_.dim);
-  queries.tokens = static_cast<int>(tokens);
-  queries.q = q;
-  queries.state = state_.at<float>();
-  queries.frequencies = site_.rope ? site_.rope->device.data() : nullptr;
-  return queries;
-}
-
-QueryNote HeadStores::query_note(size_t tokens) const {
-  const size_t sink = layer_.schedule.sink, position = this->tokens();
-  const size_t missing = sink - std::min(sink, position);
-  return {static_cast<int64_t>(position), static_cast<int32_t>(std::min(tokens, missing)),
-          static_cast<int32_t>(position - std::min(sink, position))};
 }
 
 bool HeadStores::watches_queries() const {
@@ -111,20 +91,13 @@ void HeadStores::show_queries(const void* q, size_t tokens) const {
 void HeadStores::attend_token(const TokenStep& step) const {
   if (!step.only_reads) show_queries(step.call.q, 1);
   turn_sink(0, &step.note->evicted);
-  if (state_.capacity() > 0 && !step.only_reads) {
-    chooser_->observe_token(queries_of(step.call.q, 1), &step.note->queries, site_.stream);
-  }
-  DecodeCall call = chooser_->scales_queries() ? step.alone() : step.call;
-  if (chooser_->scales_queries()) {
-    chooser_->scale_token(scaled_.at(), queries_of(call.q, 1), &step.note->queries, site_.stream);
-    call.q = scaled_.at();
-  }
+  const DecodeCall call = queries_.begin_token(step);
   if (between()) {
     between()->attend_token(call, step.scratch);
   } else {
     decode_dense(call, step.scratch, site_.stream);
   }
-  if (!wants_mass() || step.only_reads) return;
+  if (!sides_.has_mass() || step.only_reads) return;
   const DecodeShape& shape = call.shape;
   TokenMass mass{{shape.query_heads, shape.kv_heads, shape.head_dim, call.dtype},
                  call.q,
@@ -174,24 +147,20 @@ void HeadStores::attend_chunk(CausalCall call, ChunkSpace& space) {
       parts_of_chunk(tokens, flows() ? space.staging(rows_.rows() + tokens) : rows_.begin());
   const size_t apart = protected_.rows() + (body_ ? body_->rows() : 0) + shared();
   const bool alone = parts.count == 1 && apart == 0;
-  if (wants_mass() || !alone || state_.capacity() > 0) space.lend_partials(call);
-  if (state_.capacity() > 0) {
-    StepQueries queries = queries_of(call.q, tokens);
-    queries.scratch = call.out;  // attention has not begun
-    chooser_->observe_chunk(queries, query_note(tokens), site_.stream);
-  }
-  scale_chunk(call, space);
+  if (sides_.has_mass() || !alone || queries_.kept()) space.lend_partials(call);
+  queries_.observe_chunk(call, query_note(tokens));
+  queries_.scale_chunk(call, query_note(tokens), space);
   ChunkAttention attention(call, site_.stream);
   attend_beside(attention, space);
   attend_run(attention, parts, tokens, space);
   attention.finish();
-  if (wants_mass()) add_mass(call, space);
+  if (sides_.has_mass()) add_mass(call, space);
 }
 
 void HeadStores::attend_held(CausalCall& call, ChunkSpace& space) {
   hide();
   space.lend_partials(call);
-  scale_chunk(call, space);
+  queries_.scale_chunk(call, query_note(static_cast<size_t>(call.tokens)), space);
   ChunkAttention attention(call, site_.stream);
   attend_beside(attention, space);
   attend_run(attention, parts_of_chunk(0, rows_.begin()), 0, space);
@@ -209,14 +178,6 @@ HeadStores::Parts HeadStores::parts_of_chunk(size_t tokens, const RowTarget& run
     parts.count = 1;
   }
   return parts;
-}
-
-void HeadStores::scale_chunk(CausalCall& call, ChunkSpace& space) const {
-  if (!chooser_->scales_queries()) return;
-  const auto tokens = static_cast<size_t>(call.tokens);
-  void* scaled = space.queries(tokens);
-  chooser_->scale_chunk(scaled, queries_of(call.q, tokens), query_note(tokens), site_.stream);
-  call.q = scaled;
 }
 
 void HeadStores::attend_body(ChunkAttention& attention, const BodyStore* body, const CausalSpan& as,
@@ -241,7 +202,7 @@ void HeadStores::attend_run(ChunkAttention& attention, const Parts& parts, size_
   CausalSpan as;
   if (seen > 0) as.from = static_cast<int64_t>(open() + 1) - seen;
   if (coded_) as.log_weight = coded_log_weight();
-  if (weighs_codes()) as.log_weights = weights_.at<float>();
+  if (weighs_codes()) as.log_weights = sides_.weights();
   attend_body(attention, between(), as, space);  // first: it may need what was added attended to
   for (const DensePart& part : parts.all()) {
     const bool newest = &part == &parts.all().back();
@@ -251,7 +212,7 @@ void HeadStores::attend_run(ChunkAttention& attention, const Parts& parts, size_
     if (newest && own > 0) span.before = before;
     if (newest && seen > 0) span.from = before + 1 - seen;
     span.log_weight = part.log_weight;
-    if (part.apart) span.log_weights = weights_.at<float>();
+    if (part.apart) span.log_weights = sides_.weights();
     attention.add(span);
   }
 }
@@ -278,7 +239,7 @@ void HeadStores::add_mass(const CausalCall& call, ChunkSpace& space) const {
     piece.keys = keys.k;
     piece.mass = target.mass + target.coded_from + first;
     piece.head_stride = keys.head_stride;
-    piece.stride = stride();
+    piece.stride = sides_.capacity();
     piece.rows = static_cast<int32_t>(count);
     piece.known = request.fresh ? 0 : piece.rows;
     of.before = piece.rows;  // all queries see all of them
@@ -288,18 +249,14 @@ void HeadStores::add_mass(const CausalCall& call, ChunkSpace& space) const {
 
 // Nobody attended to the chunk's rows: they have no mass yet.
 void HeadStores::append_chunk(size_t tokens, ChunkSpace& space, LateWork& late) {
-  if (wants_mass())
-    check(cudaMemset2DAsync(mass_.at<float>(0, packed() + rows_.rows()), stride() * sizeof(float),
-                            0, tokens * sizeof(float), site_.heads, site_.stream),
-          "the mass of new rows");
+  sides_.clear_mass(beside_rows().with_mass, tokens);
   end_chunk(tokens, space, late);
 }
 
 void HeadStores::end_chunk(size_t tokens, ChunkSpace& space, LateWork& late) {
   if (flows()) return end_staged(tokens, space, late.moves);
-  ProtectedStore::Chunk chunk{rows_.end()};
-  if (wants_mass()) chunk.mass = mass_.at<float>(0, packed() + rows_.rows());
-  chunk.mass_stride = stride();
+  const ProtectedStore::Chunk chunk{rows_.end(), sides_.mass(beside_rows().with_mass),
+                                    sides_.capacity()};
   rows_.add(tokens);
   const std::span<const Step> steps = plan_.append(tokens);
   rows_.drop(protected_.take(chunk, steps));

@@ -28,7 +28,11 @@ void HeadStores::archive(Archive& a, const SeenStream& seen) {
     ragged_->archive(a, seen.tokens, last.least);
   }
   rows_.archive(a, flows() ? archive_window(a) : archive_counts(a), layer_.dtype);
-  archive_sides(a);
+  if (!flows()) {
+    if (a.loads() && !layer_.straight) make_sides(coded_rows() + rows_.capacity());
+    sides_.archive(a, beside_rows(), static_cast<int32_t>(tokens()) - 1);
+    queries_.archive(a);
+  }
   protected_.archive(a, plan_.state().at(Zone::kProtected));
 }
 
@@ -46,7 +50,9 @@ size_t HeadStores::archive_counts(Archive& a) {
          "more codes than rows");
   a.need(settled() == 0 || (!run_.weighted.empty() && run_.weighted.front().rows >= settled()),
          "codes of more than one weight");
-  a.number(known_, layer_.straight ? 0 : rows_between() - settled(), "more positions than rows");
+  size_t known = a.loads() ? 0 : this->known();
+  a.number(known, layer_.straight ? 0 : rows_between() - settled(), "more positions than rows");
+  sides_.name(settled() + known);
   const size_t dense = sink() + rows_between() - coded_rows() + state.at(Zone::kWindow);
   a.need(a.loads() || rows_.rows() == dense, "another number of rows than the policy keeps");
   return dense;
@@ -58,18 +64,6 @@ size_t HeadStores::archive_window(Archive& a) {
   a.need(count >= plan_.state().at(Zone::kWindow),
          "another number of rows in the window than the policy keeps");
   return count;
-}
-
-void HeadStores::archive_sides(Archive& a) {
-  if (flows()) return;
-  if (a.loads() && !layer_.straight) make_side(coded_rows() + rows_.capacity());
-  const auto last = static_cast<int32_t>(tokens()) - 1;
-  archive_numbers(a, positions_.runs(settled() + known_), 0, last, site_.stream);
-  const size_t weighed = chooser_->weighs_rows() ? run_.judged : 0;
-  if (wants_mass())
-    archive_finite(a, mass_.runs(rows_.rows() + packed()), DType::kF32, site_.stream);
-  archive_finite(a, weights_.runs(weighed), DType::kF32, site_.stream);
-  archive_finite(a, state_.runs(state_.capacity()), DType::kF32, site_.stream);
 }
 
 }  // namespace pith::cuda

@@ -102,15 +102,15 @@ bool HeadStores::split(std::span<const Step> steps, bool chunk, ChunkSpace& spac
   const SelectSpace lent = space.select(splits.all() + packed_behind(end), true);
   call.kept = lent.kept;
   call.kept_stride = lent.stride;
-  name_rows(call.rows);
+  protected_.name(call.rows);
   const HeavyCall choice{call.rows, lent, *layer_.selector.heavy};
   if (!body_) {
     split_in_run(splits, choice, call, space);
-    known_ = end;
+    sides_.name(end);
     return false;
   }
   call.keep = static_cast<int>(splits.stay);
-  known_ = splits.stay;
+  sides_.name(splits.stay);
   const StagedRows staged = stage(splits, space, late.moves);
   const GatherCall gather{
       call.rows, lent.kept,        lent.stride,  call.keep, static_cast<int>(splits.leave),
@@ -180,7 +180,7 @@ void HeadStores::keep_codes(const KeptCodes& kept, size_t most, ChunkSpace& spac
 
 KeepCall HeadStores::keep_call(size_t first, size_t count) const {
   const size_t row = sink() + first - std::min(first, packed());  // in the dense run
-  const size_t known = std::min(known_ - std::min(known_, first), count);
+  const size_t known = std::min(this->known() - std::min(this->known(), first), count);
   KeepCall call;
   JudgedRows& rows = call.rows;
   rows.dtype = layer_.dtype;
@@ -189,27 +189,17 @@ KeepCall HeadStores::keep_call(size_t first, size_t count) const {
   rows.k = rows_.keys() + row * site_.dim * 2;
   rows.v = rows_.values() + row * site_.dim * 2;
   rows.head_stride = rows_.head_stride();
-  rows.positions = positions_.at<int32_t>(0, settled() + first);
+  sides_.add_sides(rows, settled() + first, sink() + first);
   rows.known = static_cast<int>(known);
   rows.first_position = static_cast<int64_t>(open() - (unsettled() - first - known));
-  rows.mass = wants_mass() ? mass_.at<float>(0, sink() + first) : nullptr;
-  rows.side_stride = stride();
-  rows.log_weights = weights_.at<float>();
   rows.rows = static_cast<int>(count);
   call.after = static_cast<int>(unsettled() - first - count);
   return call;
 }
 
-void HeadStores::name_rows(JudgedRows& rows) const {
-  if (!protected_.any()) return;
-  protected_.write_positions({rows.positions + rows.known, rows.side_stride, rows.heads,
-                              rows.rows - rows.known, rows.first_position});
-  rows.known = rows.rows;
-}
-
 RowPositions HeadStores::positions_of(JudgedRows& rows) const {
   if (!layer_.before_rope) return rows.first_position;
-  name_rows(rows);
+  protected_.name(rows);
   if (rows.known == 0) return rows.first_position;
   if (rows.known < rows.rows) {
     throw Error(ErrorCode::kInternal, "rows are coded of which some have no position yet");
@@ -217,19 +207,12 @@ RowPositions HeadStores::positions_of(JudgedRows& rows) const {
   return {rows.positions, rows.side_stride, static_cast<size_t>(rows.rows)};
 }
 
-SeenQueries HeadStores::seen_queries() const {
-  const auto seen = static_cast<int64_t>(tokens());
-  return {state_.at<float>(), static_cast<int>(site_.query_heads / site_.heads), seen,
-          seen - std::min(seen, static_cast<int64_t>(layer_.schedule.sink)),
-          site_.rope ? &site_.rope->host : nullptr};
-}
-
 void HeadStores::share(const Step& step, ChunkSpace& space) {
   const size_t count = body();
   if (packs()) pack(count);
   KeepCall call = keep_call(0, count);  // none of them: ragged_ has what stays
-  name_rows(call.rows);
-  call.rows.queries = seen_queries();
+  protected_.name(call.rows);
+  call.rows.queries = queries_.seen(tokens());
   ragged_->judge(*chooser_, step, {call.rows, coded_.get()}, space);
   if (packs()) {
     coded_->clear();
@@ -253,8 +236,8 @@ void HeadStores::select(const Step& step, ChunkSpace& space, LateWork* late) {
   const bool waits = late && alone && joins_others();
   if (packs()) pack(held, waits ? late : nullptr);
   KeepCall call = keep_call(first, count);
-  const size_t behind = known_ - std::min(known_, held);  // of the heavy rows
-  name_rows(call.rows);
+  const size_t behind = known() - std::min(known(), held);  // of the heavy rows
+  protected_.name(call.rows);
   call.rows.judged = static_cast<int>(step.old);
   call.keep = static_cast<int>(keep);
   call.after_known = static_cast<int>(behind);
@@ -268,17 +251,17 @@ void HeadStores::select(const Step& step, ChunkSpace& space, LateWork* late) {
     select_now(call, first, step, space);
   }
   run_.apply(step);
-  known_ = first + keep + behind;
+  sides_.name(settled() + first + keep + behind);
 }
 
 void HeadStores::select_now(KeepCall& call, size_t first, const Step& step, ChunkSpace& space) {
   const size_t held = body(), count = held - first;
   const auto keep = static_cast<size_t>(call.keep);
   const size_t coded_behind = packed_behind(held);  // of the heavy rows
-  const SelectSpace lent = space.select(count + coded_behind, state_.capacity() > 0);
+  const SelectSpace lent = space.select(count + coded_behind, queries_.kept());
   call.kept = lent.kept;
   call.kept_stride = lent.stride;
-  call.rows.queries = seen_queries();
+  call.rows.queries = queries_.seen(tokens());
   if (packs() && chooser_->reads_rows()) unpack(call.rows, first, DType::kF16, space);
   chooser_->choose(lent, call.rows, step, site_.stream);
   if (packs()) {
@@ -311,7 +294,6 @@ void HeadStores::code_settled() {
   }
   keep_rows(call, site_.stream);
   rows_.drop(count);
-  known_ -= count;
 }
 
 void HeadStores::unpack(JudgedRows& rows, size_t first, DType dtype, const RowTarget& to) const {

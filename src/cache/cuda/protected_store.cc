@@ -16,6 +16,13 @@ void ProtectedStore::protect(const ProtectedRows& rows, size_t sink) {
   runs_ = on_device;
 }
 
+void ProtectedStore::name(JudgedRows& rows) const {
+  if (!any()) return;
+  write_positions({rows.positions + rows.known, rows.side_stride, rows.heads,
+                   rows.rows - rows.known, rows.first_position});
+  rows.known = rows.rows;
+}
+
 RowTarget ProtectedStore::begin_token() {
   rows_.reserve_more(1);
   return rows_.end();

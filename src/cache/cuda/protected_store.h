@@ -46,6 +46,8 @@ class ProtectedStore {
     int64_t first = 0;  ///< ordinal
   };
   void write_positions(const PositionsCall& call) const;
+  /// Stores positions of the rows that have none yet, while any are protected.
+  void name(JudgedRows& rows) const;
 
   /// Whether begin_token() takes no memory.
   bool has_room() const { return rows_.has_room(1); }
