@@ -311,6 +311,35 @@ TEST(CudaPlans, AreTheCpusSchedules) {
   EXPECT_EQ(judged.schedule.block, 1u);
 }
 
+// Needs no GPU.
+TEST(CudaPlans, ZonesLieInStores) {
+  const CacheShape shape{1, 4, 2, 64, {}, 1000};
+  const std::pair<const char*, const char*> kZones[] = {
+      {"exact", "sink run, body run, heavy -, leaving run, window run"},
+      {"snapkv(budget=64)", "sink run, body run, heavy -, leaving run, window run"},
+      {"uniform(budget=64)", "sink run, body run, heavy -, leaving run, window run"},
+      {"snapkv(budget=64)+int4", "sink run, body codes, heavy -, leaving codes, window run"},
+      {"balancekv(b=16,heavy=0)+int4",
+       "sink run, body run after codes, heavy -, leaving run, window run"},
+      {"balancekv(b=16,heavy=20,heavy_interval=14)",
+       "sink run, body run, heavy run, leaving run, window run"},
+      {"balancekv(b=16,heavy=20,heavy_interval=14)+int4",
+       "sink run, body codes, heavy codes, leaving codes, window run"},
+      {"streaming_llm(window=60)", "sink apart, body -, heavy -, leaving -, window run"},
+      {"exact+int4", "sink apart, body own, heavy -, leaving own, window run"},
+      {"uniform(rate=0.3)", "sink apart, body own, heavy -, leaving own, window run"},
+      {"express(heavy=0,s=32)", "sink apart, body own, heavy -, leaving own, window run"},
+      {"express(s=60)", "sink run, body own, heavy run, leaving run, window run"},
+      {"express(s=60)+int4", "sink run, body own, heavy codes, leaving codes, window run"},
+      {"adakv(budget=40,interval=24)", "sink run, body ragged, heavy -, leaving run, window run"},
+      {"adakv(budget=40,interval=24)+int4",
+       "sink run, body ragged, heavy -, leaving codes, window run"}};
+  for (const auto& [policy, zones] : kZones) {
+    const ResolvedPolicy resolved(Policy::parse(policy), shape, 3, Device::kCuda);
+    EXPECT_EQ(to_string(plan_layer(resolved.layer(0).front(), {0, 2}).zones), zones) << policy;
+  }
+}
+
 /// The most that a rule holds while 900 rows leave the window.
 size_t most_rows_held(const Rule& rule) {
   PlanState state;

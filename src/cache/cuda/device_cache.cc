@@ -7,6 +7,9 @@
 #include <map>
 #include <numeric>
 
+#include "cache/cuda/head_attention.h"
+#include "cache/cuda/head_passes.h"
+#include "cache/cuda/head_state.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -176,7 +179,10 @@ void DeviceCache::make_step_memory() {
 }
 
 void DeviceCache::begin_ahead() {
-  const auto freely = [](const auto& layer) { return layer->begins_freely(); };
+  const auto freely = [](const auto& layer) {
+    return std::ranges::all_of(
+        layer->runs(), [](const HeadRun& run) { return HeadPasses(*run.stores).begins_freely(); });
+  };
   if (!probe_ && std::ranges::all_of(layers_, freely)) begin_token();
 }
 
@@ -246,6 +252,15 @@ void DeviceCache::attend_token(int layer, const DecodePlace& place, const Decode
   at(layer).attend_token(step);
 }
 
+bool DeviceCache::steps_apart() const {
+  const auto watches = [](const auto& layer) {
+    return std::ranges::any_of(layer->runs(), [](const HeadRun& run) {
+      return HeadAttention(*run.stores).watches_queries();
+    });
+  };
+  return comparing() || std::ranges::any_of(layers_, watches);
+}
+
 void DeviceCache::begin_query() {
   begun_ = false;
   for (size_t l = 0; l < layers_.size(); ++l) layers_[l]->write_spans(slots_of(l));
@@ -282,7 +297,7 @@ void DeviceCache::pass_layer(bool last) {
 
 /// Those of one kind go together.
 void DeviceCache::take_moves() {
-  late_.judge(stream_);
+  late_.select_heavy(stream_);
   std::map<std::pair<std::string, size_t>, std::vector<BodyMove>> alike;
   for (const BodyMove& move : late_.moves) {
     const size_t rows = move.body->numbers_may_differ() ? 0 : move.rows;
@@ -340,7 +355,9 @@ void DeviceCache::append_chunk(int layer, size_t tokens) {
 void DeviceCache::end_prefill() {
   begun_ = false;
   notes_.end_prompt(tokens());
-  for (const auto& layer : layers_) layer->end_prefill(space_);
+  for (const auto& layer : layers_) {
+    for (const HeadRun& run : layer->runs()) HeadPasses(*run.stores).end_prefill(space_);
+  }
 }
 
 size_t DeviceCache::tokens() const {
@@ -359,7 +376,8 @@ void DeviceCache::archive(Archive& a) {
 void DeviceCache::archive_layer(int layer, Archive& a) {
   begun_ = false;
   a.at(fmt::format("layer {}", layer));
-  at(layer).archive(a, {loaded_, notes_.prompt_ends});
+  for (const HeadRun& run : at(layer).runs())
+    cuda::archive(a, *run.stores, {loaded_, notes_.prompt_ends});
   if (probe_) probe_->archive(layer, a, loaded_);
 }
 
@@ -383,7 +401,8 @@ HeadRows DeviceCache::rows(int layer, int head) const {
                             head, shape_.layers, shape_.kv_heads));
   }
   HeadRows held;
-  at(layer).add_rows(held, static_cast<size_t>(head));
+  const HeadRun& run = at(layer).run_of(static_cast<size_t>(head));
+  add_rows(held, *run.stores, static_cast<size_t>(head) - run.first);
   std::vector<size_t> order(held.positions.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::sort(order, {}, [&](size_t i) { return held.positions[i]; });
@@ -400,7 +419,7 @@ Ledger DeviceCache::ledger() const {
   Ledger ledger;
   const auto channels = 2 * static_cast<uint64_t>(shape_.head_dim);
   for (const auto& layer : layers_) {
-    layer->add_to(ledger);
+    for (const HeadRun& run : layer->runs()) add_to(ledger, *run.stores);
     ledger.tokens = std::max<uint64_t>(ledger.tokens, layer->tokens());
     ledger.rows_seen += layer->tokens() * static_cast<uint64_t>(shape_.kv_heads);
   }

@@ -66,10 +66,7 @@ class DeviceCache {
   bool comparing() const { return probe_ && probe_->comparing(); }
   /// The next token's kernels are not those of later ones: they are compared, or a codec sees their
   /// queries.
-  bool steps_apart() const {
-    return comparing() ||
-           std::ranges::any_of(layers_, [](const auto& layer) { return layer->watches_queries(); });
-  }
+  bool steps_apart() const;
   void compare_token(int layer, const float* out, const void* q);
   void end_token(LateWork& late);
   /// The work that end_token() left there, of any caches of this one's engine.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cache/cuda/head_state.h"
 #include "pith/error.h"
 #include "probe/probe_tiles.h"
 #include "rows/cuda/coded_store.h"
@@ -130,9 +131,10 @@ DeviceProbe::Held DeviceProbe::find_held(const Layer& layer, const LayerRows& ro
                                          size_t head) const {
   const auto sample = layer.probe.sample().rows(head);
   HeadRows told;
-  rows.add_rows(told, head);
+  const HeadRun& run = rows.run_of(head);
+  add_rows(told, *run.stores, head - run.first);
   Held held;
-  rows.add_codes(held.codes, head);
+  add_codes(held.codes, *run.stores, head - run.first);
   std::erase_if(held.codes, [](const HeadCodes& codes) { return codes.rows == 0; });
   held.span.assign(sample.size(), ProbedHead::kGone);
   held.row.resize(sample.size());

@@ -61,7 +61,7 @@ void LateWork::add(LateWork& of_cache) {
   of_cache.behind.clear();
 }
 
-void LateWork::judge(cudaStream_t stream) {
+void LateWork::select_heavy(cudaStream_t stream) {
   const auto shape = [](const HeavyWork& work) {
     const JudgedRows& rows = work.choice.rows;
     const bool in_codes = static_cast<bool>(work.rest);

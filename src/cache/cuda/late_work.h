@@ -21,7 +21,7 @@ struct LateWork {
   /// also in other layers and ranges of heads; those of two caches only if they are one.
   void add(LateWork& of_cache);
   /// Gives the device the selections of heavy rows, of many layers in one launch each.
-  void judge(cudaStream_t stream);
+  void select_heavy(cudaStream_t stream);
   /// Gives it codes, of many places in one launch, and what follows them. Scratch is that of any of
   /// the caches, which are of one model.
   void run(ChunkSpace& space, cudaStream_t stream);

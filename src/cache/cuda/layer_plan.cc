@@ -61,9 +61,8 @@ std::shared_ptr<const DeviceCodec> codec_under(const CohortPolicy& policy) {
   return alone ? alone : codec;
 }
 
-}  // namespace
-
-LayerPlan plan_layer(const CohortPolicy& policy, const HeadRange& heads) {
+/// But for where zones lie.
+LayerPlan rows_of(const CohortPolicy& policy, const HeadRange& heads) {
   const Needs& needs = policy.selector.needs;
   const bool coded = policy.asked().coded();
   LayerPlan plan;
@@ -99,6 +98,55 @@ LayerPlan plan_layer(const CohortPolicy& policy, const HeadRange& heads) {
                                    to_string(side->body));
   plan.codec_name += alone ? "rows alone" : "in groups";
   return plan;
+}
+
+ZoneTable zones_of(const LayerPlan& plan) {
+  const SelectorOnGpu& selector = plan.selector;
+  const bool flows = !plan.straight && !selector.chooser && !selector.heavy;
+  const bool settles = !selector.heavy && selector.chooser && selector.chooser->settles();
+  const bool body = selector.body || (flows && plan.codec);
+  const Place beside = body ? Place::kOwn : Place::kNowhere;  // of what leaves the run
+  // Rows between the sink and the window, as the plan moves them.
+  const Place rows = flows ? beside : plan.codec && !settles ? Place::kCodes : Place::kRun;
+  ZoneTable zones;
+  const auto put = [&](Zone zone, Place at) { zones.of[static_cast<size_t>(zone)] = at; };
+  put(Zone::kSink, flows ? Place::kApart : Place::kRun);
+  put(Zone::kProtected, Place::kApart);
+  put(Zone::kBody, body                    ? Place::kOwn
+                   : selector.shared       ? Place::kRagged
+                   : plan.codec && settles ? Place::kSettling
+                                           : rows);
+  put(Zone::kHeavy, selector.heavy ? rows : Place::kNowhere);
+  put(Zone::kWindow, Place::kRun);
+  put(Zone::kLeaving, rows);
+  put(Zone::kEvicted, selector.heavy ? (body ? Place::kOwn : rows) : Place::kNowhere);
+  return zones;
+}
+
+}  // namespace
+
+LayerPlan plan_layer(const CohortPolicy& policy, const HeadRange& heads) {
+  LayerPlan plan = rows_of(policy, heads);
+  plan.zones = zones_of(plan);
+  return plan;
+}
+
+std::string to_string(const ZoneTable& zones) {
+  const auto name = [&](Zone zone) {
+    switch (zones.at(zone)) {
+      case Place::kApart: return "apart";
+      case Place::kRun: return "run";
+      case Place::kCodes: return "codes";
+      case Place::kSettling: return "run after codes";
+      case Place::kOwn: return "own";
+      case Place::kRagged: return "ragged";
+      case Place::kNowhere: break;
+    }
+    return "-";
+  };
+  return fmt::format("sink {}, body {}, heavy {}, leaving {}, window {}", name(Zone::kSink),
+                     name(Zone::kBody), name(Zone::kHeavy), name(Zone::kLeaving),
+                     name(Zone::kWindow));
 }
 
 Plan plan_of(const LayerPlan& layer) { return {layer.rule, layer.schedule, size_t{1} << 30}; }

@@ -2,6 +2,7 @@
 // Adjacent heads of one layer under one rule: the plan that a policy gives them, and the arguments
 // of their rows.
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,10 +11,37 @@
 #include "kernels/cuda/device.h"
 #include "methods/device_selector.h"
 #include "plan/plan.h"
+#include "plan/step.h"
 #include "rows/cuda/body_store.h"
 #include "rows/cuda/device_codec.h"
 
 namespace pith::cuda {
+
+/// Where the rows of a zone lie. A move between zones of one place moves a bound, one between two
+/// places moves rows.
+enum class Place : uint8_t {
+  kNowhere,   ///< there are none, or they are dropped
+  kApart,     ///< in a dense store of the zone's own
+  kRun,       ///< dense, in the run
+  kCodes,     ///< in codes, all that are selected from; the newest, fewer than 32, are in the run
+  kSettling,  ///< in the run, but for the first, in codes once they are never selected from again
+  kOwn,       ///< in a store that carries out the rule's steps, or takes what leaves the window
+  kRagged,    ///< in a store whose heads have different numbers of rows
+};
+
+/// Which store each zone lies in, of heads under one rule.
+struct ZoneTable {
+  std::array<Place, kZones> of{};
+
+  Place at(Zone zone) const { return of[static_cast<size_t>(zone)]; }
+  /// Rows that leave the window stay nowhere beside it: they go into a body, or are dropped.
+  bool flows() const { return at(Zone::kSink) == Place::kApart; }
+  /// Rows that are selected from are in codes, or go there first.
+  bool packs() const { return at(Zone::kLeaving) == Place::kCodes; }
+  bool settles() const { return at(Zone::kBody) == Place::kSettling; }
+};
+/// "sink run, body codes, heavy -, leaving codes, window run".
+std::string to_string(const ZoneTable& zones);
 
 /// Their plan under the policy. Made by plan_layer.
 struct LayerPlan {
@@ -32,9 +60,7 @@ struct LayerPlan {
   bool shares = false;
   std::string codec_name;  ///< of that codec and its form: equal names are equal codecs
   SelectorOnGpu selector;  ///< none: all rows do, or none
-
-  /// Rows that leave the window stay nowhere beside it: they go into a body, or are dropped.
-  bool flows() const { return !straight && !selector.chooser && !selector.heavy; }
+  ZoneTable zones;         ///< follows from the above
 };
 
 /// KV heads side by side.

@@ -5,7 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "rows/cuda/dense_store.h"
+#include "cache/cuda/head_attention.h"
+#include "cache/cuda/head_passes.h"
 
 namespace pith::cuda {
 namespace {
@@ -31,6 +32,11 @@ LayerRows::LayerRows(std::vector<HeadRun> runs, const LayerSite& site)
   make_forms();
 }
 
+LayerRows::LayerRows(const LayerRows&) = default;
+LayerRows::~LayerRows() = default;
+
+size_t LayerRows::tokens() const { return only().tokens(); }
+
 void LayerRows::make_forms() {
   forms_.clear();
   std::map<std::string, size_t> named;
@@ -46,14 +52,18 @@ void LayerRows::make_forms() {
     HeadForm& form = name.empty() ? forms_.back() : forms_[named[name]];
     form.runs.push_back(i);
     form.heads = run.first + run.stores->heads() - form.first;
-    form.spans = std::max(form.spans, run.stores->spans());
+    form.spans = std::max(form.spans, HeadAttention(*run.stores).spans());
   }
   size_t spans = 0, notes = 0;
   for (HeadForm& form : forms_) {
     form.first_span = std::exchange(spans, spans + form.heads * form.spans);
     form.first_note = notes;
-    notes += form.by_head() ? form.heads : runs_[form.runs.front()].stores->notes();
+    notes += notes_of(form);
   }
+}
+
+size_t LayerRows::notes_of(const HeadForm& form) const {
+  return form.by_head() ? form.heads : HeadAttention(*runs_[form.runs.front()].stores).notes();
 }
 
 size_t LayerRows::spans() const {
@@ -63,7 +73,7 @@ size_t LayerRows::spans() const {
 
 size_t LayerRows::notes() const {
   const HeadForm& last = forms_.back();
-  return last.first_note + (last.by_head() ? last.heads : runs_[last.runs.front()].stores->notes());
+  return last.first_note + notes_of(last);
 }
 
 void LayerRows::mark_spans(DeviceSpan* spans) const {
@@ -115,7 +125,7 @@ void LayerRows::for_slots(const TokenSlots& slots, const F& f) {
 RowTarget LayerRows::begin_token(const TokenSlots& slots) {
   RowTarget target;
   for_slots(slots, [&](HeadRun& run, const TokenSlots& mine) {
-    target = run.stores->begin_token(mine);
+    target = HeadPasses(*run.stores).begin_token(mine);
     if (alone()) return;
     const size_t apart = 2 * target.head_stride;  // bytes
     for (size_t g = 0; g < run.stores->heads(); ++g) {
@@ -127,15 +137,17 @@ RowTarget LayerRows::begin_token(const TokenSlots& slots) {
 }
 
 void LayerRows::write_spans(const TokenSlots& slots) {
-  for_slots(slots, [](HeadRun& run, const TokenSlots& mine) { run.stores->write_spans(mine); });
+  for_slots(slots, [](HeadRun& run, const TokenSlots& mine) {
+    HeadPasses(*run.stores).write_spans(mine);
+  });
 }
 
 void LayerRows::copy_token(const TokenStep& step) const {
   TokenRowsCall rows{place_of(forms_.size(), step.call, step.targets)};
   rows.heads = static_cast<int>(site_.heads);
   rows.dim = static_cast<int>(site_.dim);
-  rows.company = step.call.company;
-  rows.company.place += forms_.size() * rows.company.places_apart;
+  rows.batch = step.call.company;
+  rows.batch.place += forms_.size() * rows.batch.places_apart;
   copy_token_rows(rows, site_.stream);
 }
 
@@ -153,17 +165,8 @@ void LayerRows::attend_token(const TokenStep& step) const {
     call.company.place += i * call.company.places_apart;
     mine.note = step.note + form.first_note;
     mine.note_by_head = form.by_head();
-    runs_[form.runs.front()].stores->attend_token(mine);
+    HeadAttention(*runs_[form.runs.front()].stores).attend_token(mine);
   }
-}
-
-bool LayerRows::begins_freely() const {
-  return std::ranges::all_of(runs_, [](const HeadRun& run) { return run.stores->begins_freely(); });
-}
-
-bool LayerRows::watches_queries() const {
-  return std::ranges::any_of(runs_,
-                             [](const HeadRun& run) { return run.stores->watches_queries(); });
 }
 
 size_t LayerRows::layers_together() const {
@@ -180,7 +183,7 @@ void LayerRows::end_run(HeadRun& run, ChunkSpace& space, LateWork& late, const E
   if (run.joins) return end(late);
   LateWork mine;
   end(mine);
-  mine.judge(site_.stream);
+  mine.select_heavy(site_.stream);
   for (const BodyMove& move : mine.moves) move.body->take({&move, 1});
   mine.moves.clear();
   mine.run(space, site_.stream);
@@ -188,7 +191,8 @@ void LayerRows::end_run(HeadRun& run, ChunkSpace& space, LateWork& late, const E
 
 void LayerRows::end_token(ChunkSpace& space, LateWork& late, const Named& named) {
   for (HeadRun& run : runs_) {
-    end_run(run, space, late, [&](LateWork& own) { run.stores->end_token(space, own); });
+    end_run(run, space, late,
+            [&](LateWork& own) { HeadPasses(*run.stores).end_token(space, own); });
     named();
   }
 }
@@ -202,7 +206,7 @@ LayerRows::Apart LayerRows::apart(size_t tokens, ChunkSpace& space) const {
 }
 
 RowTarget LayerRows::begin_chunk(size_t tokens, ChunkSpace& space) {
-  if (alone()) return only().begin_chunk(tokens, space);
+  if (alone()) return HeadPasses(only()).begin_chunk(tokens, space);
   return apart(tokens, space).rows;
 }
 
@@ -235,7 +239,10 @@ CausalCall LayerRows::call_of(const HeadRun& run, const CausalCall& all, const A
 }
 
 void LayerRows::attend_held(CausalCall& call, ChunkSpace& space) {
-  if (alone()) return only().attend_held(call, space);
+  if (alone()) {
+    only().hide();
+    return HeadAttention(only()).attend_held(call, space);
+  }
   const auto tokens = static_cast<size_t>(call.tokens);
   const Apart place = apart(tokens, space);
   const size_t group = site_.query_heads / site_.heads, all = site_.query_heads * site_.dim * 4;
@@ -243,7 +250,8 @@ void LayerRows::attend_held(CausalCall& call, ChunkSpace& space) {
     const size_t first = run.first * group * site_.dim * 4,
                  width = run.stores->query_heads() * site_.dim * 4;
     CausalCall mine = call_of(run, call, place);
-    run.stores->attend_held(mine, space);
+    run.stores->hide();
+    HeadAttention(*run.stores).attend_held(mine, space);
     if (mine.first)
       check(cudaMemset2DAsync(place.result + first, all, 0, width, tokens, site_.stream),
             "no rows");
@@ -255,22 +263,23 @@ void LayerRows::attend_held(CausalCall& call, ChunkSpace& space) {
 }
 
 void LayerRows::end_chunk(size_t tokens, ChunkSpace& space, LateWork& late) {
-  if (alone()) only().end_chunk(tokens, space, late);
+  if (alone()) HeadPasses(only()).end_chunk(tokens, space, late);
 }
 
 void LayerRows::append_chunk(size_t tokens, ChunkSpace& space, LateWork& late, const Named& named) {
-  if (alone()) return only().append_chunk(tokens, space, late);
+  if (alone()) return HeadPasses(only()).append_chunk(tokens, space, late);
   const RowTarget rows = apart(tokens, space).rows;
   for (HeadRun& run : runs_) {
-    copy_rows(run.stores->begin_chunk(tokens, space), rows, run, tokens);
-    end_run(run, space, late, [&](LateWork& own) { run.stores->append_chunk(tokens, space, own); });
+    HeadPasses passes(*run.stores);
+    copy_rows(passes.begin_chunk(tokens, space), rows, run, tokens);
+    end_run(run, space, late, [&](LateWork& own) { passes.append_chunk(tokens, space, own); });
     named();
   }
 }
 
 void LayerRows::attend_chunk(CausalCall call, ChunkSpace& space, LateWork& late,
                              const Named& named) {
-  if (alone()) return only().attend_chunk(call, space);
+  if (alone()) return HeadAttention(only()).attend_chunk(call, space);
   const auto tokens = static_cast<size_t>(call.tokens);
   const Apart place = apart(tokens, space);
   const size_t group = site_.query_heads / site_.heads, all = site_.query_heads * site_.dim;
@@ -279,17 +288,14 @@ void LayerRows::attend_chunk(CausalCall call, ChunkSpace& space, LateWork& late,
   for (HeadRun& run : runs_) {
     const size_t first = run.first * group * site_.dim,
                  width = run.stores->query_heads() * site_.dim;
-    copy_rows(run.stores->begin_chunk(tokens, space), place.rows, run, tokens);
-    run.stores->attend_chunk(call_of(run, call, place), space);
+    HeadPasses passes(*run.stores);
+    copy_rows(passes.begin_chunk(tokens, space), place.rows, run, tokens);
+    HeadAttention(*run.stores).attend_chunk(call_of(run, call, place), space);
     copy(result + first * number, all * number,
          {place.result, width * number, width * number, tokens}, site_.stream);
-    end_run(run, space, late, [&](LateWork& own) { run.stores->end_chunk(tokens, space, own); });
+    end_run(run, space, late, [&](LateWork& own) { passes.end_chunk(tokens, space, own); });
     named();
   }
-}
-
-void LayerRows::end_prefill(ChunkSpace& space) {
-  for (HeadRun& run : runs_) run.stores->end_prefill(space);
 }
 
 void LayerRows::protect(const ProtectedRows& rows) {
@@ -302,29 +308,11 @@ const HeadRun& LayerRows::run_of(size_t head) const {
       runs_, [&](const HeadRun& run) { return head < run.first + run.stores->heads(); });
 }
 
-void LayerRows::add_rows(HeadRows& rows, size_t head) const {
-  const HeadRun& run = run_of(head);
-  run.stores->add_rows(rows, head - run.first);
-}
-
-void LayerRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
-  const HeadRun& run = run_of(head);
-  run.stores->add_codes(codes, head - run.first);
-}
-
 std::span<const DeviceSpan> LayerRows::spans_of(const DeviceSpan* spans, size_t head) const {
   const auto run = static_cast<size_t>(&run_of(head) - runs_.data());
   const HeadForm& form = *std::ranges::find_if(
       forms_, [&](const HeadForm& f) { return std::ranges::find(f.runs, run) != f.runs.end(); });
   return {spans + form.first_span + (head - form.first) * form.spans, form.spans};
-}
-
-void LayerRows::archive(Archive& a, const SeenStream& seen) {
-  for (HeadRun& run : runs_) run.stores->archive(a, seen);
-}
-
-void LayerRows::add_to(Ledger& ledger) const {
-  for (const HeadRun& run : runs_) run.stores->add_to(ledger);
 }
 
 }  // namespace pith::cuda

@@ -10,12 +10,18 @@
 // range alone costs nothing.
 
 #include <functional>
-#include <memory>
+#include <span>
 #include <vector>
 
-#include "cache/cuda/head_stores.h"
+#include "cache/cuda/late_work.h"
+#include "cache/cuda/layer_plan.h"
+#include "cache/cuda/token_step.h"
+#include "core/copied.h"
+#include "plan/protected_rows.h"
 
 namespace pith::cuda {
+
+struct HeadStores;
 
 /// Neighbouring KV heads with one rule.
 struct HeadRun {
@@ -37,6 +43,13 @@ class LayerRows {
  public:
   /// `runs` have all heads of `site`, ascending.
   LayerRows(std::vector<HeadRun> runs, const LayerSite& site);
+  LayerRows(const LayerRows& other);
+  ~LayerRows();
+
+  /// What needs no other range is asked of a range's own stores.
+  std::span<const HeadRun> runs() const { return runs_; }
+  const HeadRun& run_of(size_t head) const;
+  size_t tokens() const;
 
   /// Of all heads: room for each form's, one behind the other.
   size_t spans() const;
@@ -53,9 +66,6 @@ class LayerRows {
   RowTarget begin_token(const TokenSlots& slots);
   /// Depends on nothing that changes from token to token.
   void attend_token(const TokenStep& step) const;
-  /// Whether begin_token() takes no memory and changes nothing but what it writes.
-  bool begins_freely() const;
-  bool watches_queries() const;
   /// Rows that go into the body now are named in `late`, as other work that may wait until all
   /// layers have ended; the caller lets it be done together, before the next pass. `named` is
   /// called behind each range's: what it staged stays in the space until it has been taken.
@@ -79,29 +89,17 @@ class LayerRows {
   void append_chunk(size_t tokens, ChunkSpace& space, LateWork& late, const Named& named);
   /// Layers, or ranges, whose moves at a chunk's end are worth taking together.
   size_t layers_together() const;
-  /// The prompt is complete.
-  void end_prefill(ChunkSpace& space);
   /// Replaces the rows to protect; those of tokens already here must not change. spans() may grow.
   void protect(const ProtectedRows& rows);
 
-  /// Positions and weights of one head's rows, in any order.
-  void add_rows(HeadRows& rows, size_t head) const;
-  /// Which of them are in codes.
-  void add_codes(std::vector<HeadCodes>& codes, size_t head) const;
   /// One head's of a token's spans, as begin_token wrote them.
   std::span<const DeviceSpan> spans_of(const DeviceSpan* spans, size_t head) const;
-  size_t tokens() const { return only().tokens(); }
-  /// All that is held between passes. Loading: into rows that have seen nothing, whose protected
-  /// ones are set.
-  void archive(Archive& a, const SeenStream& seen);
-  /// Bytes and rows, of all heads; tokens and channels are the caller's business.
-  void add_to(Ledger& ledger) const;
 
  private:
   bool alone() const { return runs_.size() == 1; }
   HeadStores& only() const { return *runs_.front().stores; }
-  const HeadRun& run_of(size_t head) const;
   void make_forms();
+  size_t notes_of(const HeadForm& form) const;
   /// Calls f(run, slots) for each range, with its part of the layer's slots.
   template <class F>
   void for_slots(const TokenSlots& slots, const F& f);
@@ -131,7 +129,7 @@ class LayerRows {
 struct TokenRowsCall {
   DecodePlace place;
   int heads = 0, dim = 0;
-  DecodeCompany company;
+  DecodeCompany batch = {};
 };
 void copy_token_rows(const TokenRowsCall& call, cudaStream_t stream);
 
