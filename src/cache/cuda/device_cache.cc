@@ -160,8 +160,8 @@ void DeviceCache::make_step_memory() {
     first_spans_.push_back(spans);
     first_notes_.push_back(notes);
     first_targets_.push_back(targets);
-    spans += layer->spans();
-    notes += layer->notes();
+    spans += layer->forms().spans();
+    notes += layer->forms().notes();
     targets += layer->has_targets() ? static_cast<size_t>(shape_.kv_heads) : 0;
     space_.set_layers_together(layer->layers_together());
   }
@@ -172,7 +172,7 @@ void DeviceCache::make_step_memory() {
   head_targets_ = MirroredArray<RowTarget>(memory_, MemoryKind::kScratch, targets, stream_);
   std::fill_n(spans_.host(), spans, DeviceSpan{});  // a layer may write fewer than it has room for
   for (size_t l = 0; l < layers_.size(); ++l)
-    layers_[l]->mark_spans(spans_.host() + first_spans_[l]);
+    layers_[l]->forms().mark_spans(spans_.host() + first_spans_[l]);
   std::fill_n(token_notes_.host(), notes, TokenNote{});
   log_sum_ = DeviceArray<float>(memory_, MemoryKind::kScratch,
                                 static_cast<size_t>(shape_.query_heads), stream_);

@@ -318,7 +318,7 @@ void DeviceProbe::compare(int l, const DeviceProbeStep& step) {
                       [&](size_t g, int) { plan.heads[g] = find_held(*layer, step.rows, g); });
   bool any_codes = false;
   for (size_t g = 0; g < kv_heads(); ++g) {
-    add_dense_tiles(plan, g, step.rows.spans_of(step.spans, g));
+    add_dense_tiles(plan, g, step.rows.forms().spans_of(step.spans, g));
     any_codes |= !plan.heads[g].codes.empty();
   }
   plan.dense_tiles = plan.tiles.size();

@@ -111,6 +111,7 @@ bool HeadStores::has_room() const {
 }
 
 void HeadStores::shrink() {
+  if (zones().flows()) return;
   rows.shrink();
   const size_t needed = coded() + rows.capacity();
   if (sides.capacity() > needed) make_sides(needed);

@@ -94,7 +94,7 @@ struct HeadStores {
   /// Room for so many rows in the run, and beside them; whether there is for one.
   void reserve(size_t count);
   bool has_room() const;
-  /// Gives back the room that a prompt needed.
+  /// Gives back the room that a long chunk, or a prompt, needed in the run.
   void shrink();
   void make_sides(size_t capacity);
   void protect(const ProtectedRows& all);

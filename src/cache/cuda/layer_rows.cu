@@ -32,7 +32,7 @@ void copy_token_rows(const TokenRowsCall& call, cudaStream_t stream) {
   const LaunchShape shape{dim3(call.heads, 2), dim3(call.dim / 8)};
   if (!call.batch.groups) return launch_early(copy_kernel, shape, params, stream, kWhat);
   call.batch.groups->add({late_kernel(copy_kernel), kWhat, shape, call.batch.place, &dim3::z},
-                           params);
+                         params);
 }
 
 }  // namespace pith::cuda

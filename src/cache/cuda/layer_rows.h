@@ -2,42 +2,20 @@
 // The rows of one layer on the GPU: stores of KV heads side by side, one list of heads a rule.
 // Their spans for attention, and when they move.
 //
-// Where heads have different rules, ranges of neighbours attend to a token by forms: those whose
-// rows one kernel reads are one call, over all heads from the first of them to the last, to which
-// heads between that are another's say so. New rows of all heads come to one place, from where each
-// range gets its own. Cost beside the stores': a token's rows are copied once, by one launch; a
-// chunk's rows, queries and results too, by each range, which attends in launches of its own. One
-// range alone costs nothing.
+// Where heads have different rules, ranges of neighbours attend to a token by forms (HeadForms).
+// New rows of all heads come to one place, from where each range gets its own. Cost beside the
+// stores': a token's rows are copied once, by one launch; a chunk's rows, queries and results too,
+// by each range, which attends in launches of its own. One range alone costs nothing.
 
 #include <functional>
 #include <span>
 #include <vector>
 
+#include "cache/cuda/head_forms.h"
 #include "cache/cuda/late_work.h"
-#include "cache/cuda/layer_plan.h"
-#include "cache/cuda/token_step.h"
-#include "core/copied.h"
 #include "plan/protected_rows.h"
 
 namespace pith::cuda {
-
-struct HeadStores;
-
-/// Neighbouring KV heads with one rule.
-struct HeadRun {
-  size_t first = 0;  ///< KV head
-  Copied<HeadStores> stores;
-  bool joins = true;  ///< its late work may wait for that of others
-};
-
-/// Ranges of one form: a call of a token's attention.
-struct HeadForm {
-  std::vector<size_t> runs;
-  size_t first = 0, heads = 0;            ///< KV heads, from the first range's to the last's
-  size_t spans = 0;                       ///< of each
-  size_t first_span = 0, first_note = 0;  ///< of the layer's
-  bool by_head() const { return runs.size() > 1; }
-};
 
 class LayerRows {
  public:
@@ -51,11 +29,8 @@ class LayerRows {
   const HeadRun& run_of(size_t head) const;
   size_t tokens() const;
 
-  /// Of all heads: room for each form's, one behind the other.
-  size_t spans() const;
-  size_t notes() const;
-  /// Writes the spans that begin_token() leaves: those of heads that are elsewhere.
-  void mark_spans(DeviceSpan* spans) const;
+  /// Where a token's spans and notes lie.
+  const HeadForms& forms() const { return forms_; }
   /// A token's calls, and where the numbers of one are; `whole`: of all heads, and `targets` on the
   /// device.
   size_t calls() const { return forms_.size() + (alone() ? 0 : 1); }
@@ -89,38 +64,21 @@ class LayerRows {
   void append_chunk(size_t tokens, ChunkSpace& space, LateWork& late, const Named& named);
   /// Layers, or ranges, whose moves at a chunk's end are worth taking together.
   size_t layers_together() const;
-  /// Replaces the rows to protect; those of tokens already here must not change. spans() may grow.
+  /// Replaces the rows to protect; those of tokens already here must not change. its spans may grow
+  /// in number.
   void protect(const ProtectedRows& rows);
-
-  /// One head's of a token's spans, as begin_token wrote them.
-  std::span<const DeviceSpan> spans_of(const DeviceSpan* spans, size_t head) const;
 
  private:
   bool alone() const { return runs_.size() == 1; }
   HeadStores& only() const { return *runs_.front().stores; }
-  void make_forms();
-  size_t notes_of(const HeadForm& form) const;
-  /// Calls f(run, slots) for each range, with its part of the layer's slots.
-  template <class F>
-  void for_slots(const TokenSlots& slots, const F& f);
   void copy_token(const TokenStep& step) const;
   /// `end` names a range's late work.
   template <class End>
   void end_run(HeadRun& run, ChunkSpace& space, LateWork& late, const End& end);
-  /// A chunk's rows of all heads, and one run's queries and results.
-  struct Apart {
-    RowTarget rows;
-    std::byte *queries = nullptr, *result = nullptr;  // [T, H, D]
-  };
-  Apart apart(size_t tokens, ChunkSpace& space) const;
-  /// One run's part of a call, its queries copied side by side.
-  CausalCall call_of(const HeadRun& run, const CausalCall& all, const Apart& place) const;
-  void copy_rows(const RowTarget& to, const RowTarget& from, const HeadRun& run,
-                 size_t tokens) const;
 
   LayerSite site_;
   std::vector<HeadRun> runs_;
-  std::vector<HeadForm> forms_;
+  HeadForms forms_;
   Slab token_;  // [2, G, D] a token's rows, of several runs
 };
 
