@@ -1,6 +1,6 @@
 #pragma once
-// What the stores of KV heads under one rule hold, told: as state, as rows with their positions and
-// weights, as bytes.
+// The contents of KV heads' stores, told: as state, as rows with their positions and weights, as
+// bytes.
 
 #include <span>
 #include <vector>

@@ -8,11 +8,11 @@
 // and all later ones follow. Exact attention is the case in which nothing is ever selected. Where
 // rows flow the run is the window alone.
 //
-// Codes are the body's first rows. Those that are selected from are packed 32 at a time, and all
+// Codes are the body's first rows. Rows that are selected from are packed 32 at a time, and all
 // before a selection: fewer than 32 of the body's rows are dense. A selection sees them as the
 // codes give them back, and rows that stay move as codes, so that no row is ever coded twice. Their
-// weights are one array, the same for all heads, written after selections. Settled codes are
-// no part of the run any more.
+// weights are one array, the same for all heads, written after selections. Settled codes are no
+// part of the run any more.
 //
 // Heavy rows (methods/heavy.h) lie between the body and the window. At a split the lightest move to
 // their front and count as the body's, or go into a body that carries out the steps that follow.
@@ -24,11 +24,11 @@
 #include "cache/cuda/layer_plan.h"
 #include "cache/cuda/protected_store.h"
 #include "cache/cuda/ragged_store.h"
+#include "cache/cuda/row_sides.h"
 #include "core/copied.h"
 #include "plan/row_run.h"
 #include "rows/cuda/coded_store.h"
 #include "rows/cuda/dense_store.h"
-#include "cache/cuda/row_sides.h"
 
 namespace pith::cuda {
 
@@ -55,7 +55,7 @@ struct HeadStores {
   size_t heads() const { return site.heads; }
   size_t query_heads() const { return site.query_heads; }
   size_t tokens() const { return plan.state().tokens; }
-  /// Those that are not protected; and how many of these the sink has.
+  /// Tokens that are not protected; and how many of these the sink has.
   size_t open() const { return plan.state().open; }
   size_t in_sink() const { return plan.state().at(Zone::kSink); }
 

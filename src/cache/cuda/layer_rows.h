@@ -24,7 +24,7 @@ class LayerRows {
   LayerRows(const LayerRows& other);
   ~LayerRows();
 
-  /// What needs no other range is asked of a range's own stores.
+  /// A range's own stores are asked for all that needs no other range.
   std::span<const HeadRun> runs() const { return runs_; }
   const HeadRun& run_of(size_t head) const;
   size_t tokens() const;
