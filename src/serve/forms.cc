@@ -41,7 +41,7 @@ std::string key_of(const Call& call) {
 std::string called(const Json& call) {
   const Json& function = call["function"];
   return fmt::format("{}\n{}\n{}", kCallOpens,
-                     dump({{"name", function["name"]}, {"arguments", function["arguments"]}}),
+                     dump_wide({{"name", function["name"]}, {"arguments", function["arguments"]}}),
                      kCallCloses);
 }
 
@@ -94,7 +94,7 @@ Call tools_as_text(const Call& call) {
   std::string told = call.tools.empty() ? "" : explained(call.tools);
   out.tools.clear();
   for (size_t i = 0; i < call.messages.size(); ++i) {
-    Json message = Json::parse(call.messages[i]);
+    Json message = Json::parse(hide_wide(call.messages[i]));
     auto text = message["content"].get<std::string>();
     bool opens = call.opens_turn[i];
     if (i == 0 && message["role"] == "system" && !told.empty())

@@ -94,7 +94,7 @@ void read_messages(Fields& f, Call& call) {
       break;
     }
     call.opens_turn.push_back(role == "user");
-    call.messages.push_back(dump(message));
+    call.messages.push_back(dump_wide(message));
     last = role;
   }
   if (call.messages.empty()) throw wrong("messages", "has nothing to answer");

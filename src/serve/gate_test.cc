@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "serve/forms.h"
 #include "serve/refusal.h"
 
 namespace pith::serve {
@@ -323,7 +324,20 @@ TEST(Gate, WholeNumbersAreNotRounded) {
            Json(arguments).dump() + R"(}}]},{"role":"user","content":"b"}]})";
   };
   const std::string field = "messages[1].tool_calls[0].function.arguments";
-  EXPECT_EQ(param(with_call(R"({"id":[0,36893488147419103232]})")), field + ".id[1]");
+  const auto carried = [&](const std::string& arguments) {
+    const Call call = chat_call(parse_object(with_call(arguments)), kOptions);
+    EXPECT_NE(
+        tools_as_text(call).messages[1].find(Json(arguments).dump().substr(1, arguments.size())),
+        std::string::npos)
+        << tools_as_text(call).messages[1];
+    return call.messages[1].find(R"("arguments":)" + arguments + "}") != std::string::npos;
+  };
+  for (const std::string kept :
+       {R"({"id":[0,36893488147419103232]})", R"({"id":-9223372036854775809,"a":"b\"\\"})",
+        R"({"a\u0000":"99999999999999999999","b":[18446744073709551616,-1,1.5]})",
+        R"({"\u0000wide 7":1,"a":"b\"\u0000wide 7"})"})
+    EXPECT_TRUE(carried(kept)) << kept;
+  EXPECT_EQ(param(with_call(R"({"id":["\u0000wide 7"]})")), field + ".id[0]");
   EXPECT_EQ(param(with_call(std::string(100000, '['))), field);  // nested too deep to be written
   EXPECT_EQ(param(with_call(R"({"id":12)")), "");                // an answer that was cut
 }

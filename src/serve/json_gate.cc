@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cmath>
 #include <unordered_set>
 
@@ -10,10 +11,22 @@
 namespace pith::serve {
 namespace {
 
+/// Of strings that stand for wide numbers, and as JSON writes it.
+constexpr std::string_view kMark("\0wide ", 6), kWrittenMark = "\"\\u0000wide ";
+
+bool is_wide(std::string_view number) {
+  if (number.find_first_of(".eE") != std::string_view::npos) return false;
+  const bool negative = number.starts_with('-');
+  uint64_t value = 0;
+  const char* const end = number.data() + number.size();
+  return std::from_chars(number.data() + (negative ? 1 : 0), end, value).ec != std::errc() ||
+         (negative && value > uint64_t{1} << 63);
+}
+
 /// Looks at a document before it is made: it has limits, and each number is one that a value holds.
 class Watch : public nlohmann::json_sax<Json> {
  public:
-  /// `path`: of the field whose text it is; "" = a body.
+  /// `path`: of the field whose text it is; "" = a body. Texts keep wide numbers.
   explicit Watch(const std::string& path) : root_(path) {}
   /// Why it is no JSON.
   const std::string& error() const { return error_; }
@@ -25,11 +38,15 @@ class Watch : public nlohmann::json_sax<Json> {
   bool number_float(number_float_t, const string_t& text) override {
     value();
     // The parser takes what 64 bits do not hold for a double, which would round it.
-    if (text.find_first_of(".eE") == std::string::npos)
+    if (root_.empty() && is_wide(text))
       throw wrong(path(), "is a whole number of more than 64 bits, which would be rounded");
     return true;
   }
-  bool string(string_t&) override { return value(); }
+  bool string(string_t& text) override {
+    value();
+    if (text.starts_with(kMark)) throw wrong(path(), "begins with NUL and a word of the server's");
+    return true;
+  }
   bool binary(binary_t&) override { return value(); }
   bool start_object(std::size_t) override { return open(false); }
   bool start_array(std::size_t) override { return open(true); }
@@ -107,7 +124,41 @@ Json parse_object(std::string_view body) {
 std::optional<Json> parse_text(std::string_view text, const std::string& path) {
   Watch watch(path);
   if (!Json::sax_parse(text, &watch)) return std::nullopt;
-  return Json::parse(text);
+  return Json::parse(hide_wide(text));
+}
+
+std::string hide_wide(std::string_view text) {
+  std::string out;
+  bool quoted = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (!quoted && (c == '-' || (c >= '0' && c <= '9'))) {
+      const size_t end = std::min(text.find_first_not_of("0123456789.eE+-", at), text.size());
+      const std::string_view number = text.substr(at, end - at);
+      out += is_wide(number) ? fmt::format("{}{}\"", kWrittenMark, number) : number;
+      at = end - 1;
+      continue;
+    }
+    if (c == '"') quoted = !quoted;
+    out += c;
+    if (quoted && c == '\\' && at + 1 < text.size()) out += text[++at];
+  }
+  return out;
+}
+
+std::string dump_wide(const Json& json) {
+  std::string out = dump(json);
+  for (size_t at = 0; (at = out.find(kWrittenMark, at)) != std::string::npos; ++at) {
+    const size_t digits = at + kWrittenMark.size(),
+                 end = out.find_first_not_of("-0123456789", digits);
+    // Else it is within a string, or a string that is no number, or a key.
+    if ((at > 0 && out[at - 1] == '\\') || end == digits || out.compare(end, 1, "\"") != 0 ||
+        out.compare(end + 1, 1, ":") == 0)
+      continue;
+    out.erase(end, 1);
+    out.erase(at, kWrittenMark.size());
+  }
+  return out;
 }
 
 std::string dump(const Json& json) {

@@ -19,9 +19,14 @@ inline constexpr size_t kMostValues = 100000;
 /// An object. Throws Refusal (400) for text that is no JSON or no object, past the limits, with a
 /// key twice, invalid UTF-8, whole numbers of more than 64 bits or others that no double holds.
 Json parse_object(std::string_view body);
-/// The same for any JSON that a field holds as text; nullopt where it is none.
+/// The same for any JSON that a field holds as text, but for wide numbers; nullopt where it is
+/// none.
 std::optional<Json> parse_text(std::string_view text, const std::string& path);
 std::string dump(const Json& json);
+/// Whole numbers of more than 64 bits become strings that begin with a mark, which no string of a
+/// request may have; dump_wide() makes them numbers again, digit for digit.
+std::string hide_wide(std::string_view text);
+std::string dump_wide(const Json& json);
 
 /// The fields of an object by name, checked. null counts as absent everywhere.
 class Fields {
