@@ -188,6 +188,8 @@ const std::vector<std::string>& TuneOptions::standard_forms() {
     // Keys with outlying channels need them.
     add("int8",
         {"heavy=3.2%,s=1.6%", "heavy=6.8%,s=1.6%", "heavy=12.5%,s=6.4%", "heavy=25%,s=12.8%"});
+    // Or the head's own directions, where enough rows share the tables.
+    add("kvtc(bits=2.25)", {"heavy=12.5%,s=6.4%", "heavy=25%,s=12.8%"});
     // Or a mean before RoPE, with half of the bits.
     add("turboquant(bits=4,center=32,pre_rope=true)", {"heavy=12.5%,s=6.4%", "heavy=25%,s=12.8%"});
     for (const char* codec :
@@ -195,7 +197,9 @@ const std::vector<std::string>& TuneOptions::standard_forms() {
           "k:turboquant(bits=4,center=128,pre_rope=true)+v:turboquant(bits=2)",
           "k:turboquant(bits=3,center=128)+v:turboquant(bits=2)", "turboquant(bits=3,center=128)",
           "k:turboquant(bits=4,center=128)+v:turboquant(bits=3)", "turboquant(bits=4,center=128)",
-          "kivi(bits=2)", "kivi(bits=4)", "k:int8+v:turboquant(bits=3)", "int8"})
+          "k:kvtc(bits=2.25)+v:turboquant(bits=2)", "k:kvtc(bits=3.25)+v:turboquant(bits=3)",
+          "k:kvtc(bits=4.25)+v:turboquant(bits=4)", "kivi(bits=2)", "kivi(bits=4)",
+          "k:int8+v:turboquant(bits=3)", "int8"})
       forms.push_back(fmt::format("exact+{},window=32", codec));
     return forms;
   }();
