@@ -185,7 +185,8 @@ TEST(CudaKvtc, RowsComeBackAsOnTheCpu) {
         const auto want_v = on_cpu(widen(v, dtype), dim, bits);
         const auto before = turned(widen(k, dtype), rope, -1);
         const auto want_k = turned(on_cpu(before, dim, bits, widen(q, dtype)), rope, 1);
-        EXPECT_LT(relative_error(got.k, {want_k.begin(), want_k.end()}), 1e-2);
+        // A code that rounds otherwise is a longer step in a pair of small weight.
+        EXPECT_LT(relative_error(got.k, {want_k.begin(), want_k.end()}), weighed ? 2e-2 : 1e-2);
         EXPECT_LT(relative_error(got.v, {want_v.begin(), want_v.end()}), 6e-3);
       }
     }
