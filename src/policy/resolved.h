@@ -18,14 +18,14 @@
 namespace pith {
 
 struct CacheShape {
-  int layers = 0;                       // L
-  int query_heads = 0;                  // H
-  int kv_heads = 0;                     // G
-  int head_dim = 0;                     // D, a multiple of 16
-  std::vector<int64_t> sliding_window;  // [L], 0 = all; empty = all 0
-  size_t context = 0;                   ///< the most tokens there will be
-  uint64_t model = 0;                   ///< ModelConfig::fingerprint
-  size_t percent_of = 0;                ///< tokens that per cent budgets are of; 0 = the context
+  int layers = 0;                            // L
+  int query_heads = 0;                       // H
+  int kv_heads = 0;                          // G
+  int head_dim = 0;                          // D, a multiple of 16
+  std::vector<int64_t> sliding_window = {};  // [L], 0 = all; empty = all 0
+  size_t context = 0;                        ///< the most tokens there will be
+  uint64_t model = 0;                        ///< ModelConfig::fingerprint
+  size_t percent_of = 0;  ///< tokens that per cent budgets are of; 0 = the context
   // As AttentionVariant (attend/attend.h):
   float soft_cap = 0;
   std::vector<std::vector<float>> sinks = {};  // [L][H]; empty: none, or none in a layer
