@@ -73,8 +73,6 @@ struct KvCache::Impl {
   /// Compares the answer of a step of one token with the sampled rows.
   void probe(int l, const AttendCall& call);
   void append(int l, const LayerRows& rows, bool gathers = false);
-  /// Refuses a chunk where the policy reads whole prompts.
-  void check_chunk(size_t tokens) const;
 };
 
 KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& policy,
@@ -171,14 +169,6 @@ void KvCache::Impl::attend(int l, AttendCall call) {
   pith::attend(step, call);
 }
 
-void KvCache::Impl::check_chunk(size_t tokens) const {
-  if (tokens < 2 || policy->prompt() == PromptReading::kChunks) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("prompt={} is of sessions, which read a prompt a layer at a time; here "
-                          "{} rows come at once, and attend to each other exactly: leave it out",
-                          to_string(policy->prompt()), tokens));
-}
-
 void KvCache::Impl::append(int l, const LayerRows& rows, bool gathers) {
   Layer& target = layer(l);
   Staging staging(context.memory.root());
@@ -190,7 +180,7 @@ void KvCache::Impl::append(int l, const LayerRows& rows, bool gathers) {
 
 void KvCache::step(int l, float* out, const float* q, const float* k, const float* v,
                    size_t tokens) {
-  impl_->check_chunk(tokens);
+  check_chunk(prompt(), tokens);
   AttendCall call;
   call.q = q;
   call.k = k;
@@ -259,7 +249,7 @@ void KvCache::attend_only(int l, float* out, const float* q, size_t tokens) {
 }
 
 void KvCache::append(int l, const float* k, const float* v, size_t tokens) {
-  impl_->check_chunk(tokens);
+  check_chunk(prompt(), tokens);
   impl_->append(l, {k, v, nullptr, tokens});
 }
 

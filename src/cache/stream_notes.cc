@@ -1,6 +1,19 @@
 #include "cache/stream_notes.h"
 
+#include <fmt/format.h>
+
+#include "pith/error.h"
+#include "policy/options.h"
+
 namespace pith {
+
+void check_chunk(PromptReading prompt, size_t tokens) {
+  if (tokens < 2 || prompt == PromptReading::kChunks) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("prompt={} is of sessions, which read a prompt a layer at a time; here "
+                          "{} rows come at once, and attend to each other exactly: leave it out",
+                          to_string(prompt), tokens));
+}
 
 void StreamNotes::archive(Archive& a, uint64_t& tokens, size_t context,
                           const std::function<void(std::span<const TokenRange>)>& protect) {

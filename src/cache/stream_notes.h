@@ -7,9 +7,13 @@
 #include <vector>
 
 #include "core/archive.h"
+#include "pith/policy.h"
 #include "plan/protected_rows.h"
 
 namespace pith {
+
+/// Refuses `tokens` rows at once where the policy reads whole prompts.
+void check_chunk(PromptReading prompt, size_t tokens);
 
 struct StreamNotes {
   ProtectedRows protected_rows;

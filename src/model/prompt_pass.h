@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/forward.h"
+#include "model/prompt_blocks.h"
 
 namespace pith {
 
@@ -17,9 +18,6 @@ class PromptPass {
   /// outlive it. `ends`: a prompt ends with the tokens.
   PromptPass(Forward& forward, const Context& context, const Model& model, const KvCache& cache,
              std::span<const int32_t> tokens, bool ends);
-
-  /// Bytes that reading `tokens` tokens takes at most, beside what the cache comes to hold.
-  static size_t bytes(const ModelConfig& config, const Policy& policy, size_t tokens);
 
   size_t tokens() const { return tokens_.size(); }
   size_t units() const { return blocks_.size() * static_cast<size_t>(config_.layers); }
@@ -31,16 +29,12 @@ class PromptPass {
   const Array<float>& states() const { return hidden_; }
 
  private:
-  struct Block {
-    size_t first, count;
-  };
-
   Forward& forward_;
   const ModelConfig& config_;
   std::vector<int32_t> tokens_;
   int64_t first_position_;
   bool ends_;
-  std::vector<Block> blocks_;
+  std::vector<PromptRange> blocks_;
   size_t done_ = 0;
   Array<float> hidden_;  // [T, hidden]
   Array<float> k_, v_;   // [T, G, D] of the layer at hand

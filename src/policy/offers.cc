@@ -74,7 +74,7 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .judges_sliding = true,
                                  .positions = true,
                                  .turns_protected = true,
-                                 .exact_prompts = true,
+                                 .gathers = true,
                                  .variants = true,
                                  .halves = 0};
   static const DeviceOffers kGpu{.name = "the GPU",
@@ -85,7 +85,7 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .judges_sliding = false,
                                  .positions = false,
                                  .turns_protected = false,
-                                 .exact_prompts = false,
+                                 .gathers = false,
                                  .variants = false,
                                  .halves = 16384};
   return device == Device::kCuda ? kGpu : kCpu;
@@ -215,9 +215,9 @@ std::vector<Difference> compare(const Asked& a) {
           fmt::format("the selector '{}' {}", a.selector, in_window),
           "exact, local and streaming_llm are there, selectors by score whose budget is no smaller "
           "than that window, and every one while the context is no longer than it");
-  require(found, d.exact_prompts || a.prompt == PromptReading::kChunks,
+  require(found, d.gathers || a.prompt != PromptReading::kOnce,
           fmt::format("prompt={}", to_string(a.prompt)),
-          "a prompt is read in chunks that attend to what is compressed already: prompt=chunks");
+          "rows are selected as they come, in a prompt that is read exactly as well: prompt=exact");
   require(found, d.variants || !a.varies, "attention with soft-capped scores or sink logits",
           "it is softmax(scale q.k) v: the CPU has both");
   require(found, d.turns_protected || !a.protect || !n.cache_positions,

@@ -84,7 +84,7 @@ struct DeviceOffers {
   bool judges_sliding;    ///< selectors in layers that slide over a window of their own
   bool positions;         ///< every row has its position beside it
   bool turns_protected;   ///< keys of protected rows that stand at positions inside the cache
-  bool exact_prompts;     ///< prompts that are read a layer at a time
+  bool gathers;           ///< prompts whose rows are kept until their end, and then selected from
   bool variants;          ///< soft-capped scores, sink logits
   size_t halves;  ///< the most rows that are halved at once, half as many above head_dim 128; 0:
                   ///< any number

@@ -108,11 +108,17 @@ std::vector<PolicyRule> with_selectors(const PolicyRule& rule) {
   return rules;
 }
 
+/// The reading of prompts that is nearest to `asked`.
+PromptReading known_on(Device device, PromptReading asked) {
+  const bool gathers = asked == PromptReading::kOnce;
+  return gathers && !DeviceOffers::of(device).gathers ? PromptReading::kExact : asked;
+}
+
 }  // namespace
 
 std::optional<PolicyRule> nearest(const PolicyRule& rule, const RulePlace& place, bool protect) {
   RulePlace there = place;
-  if (!DeviceOffers::of(place.device).exact_prompts) there.prompt = PromptReading::kChunks;
+  there.prompt = known_on(place.device, place.prompt);
   if (there.prompt != place.prompt && works(rule, there, protect)) return rule;
   for (const auto& candidates : {with_less(rule), with_codecs(rule, there), with_selectors(rule)})
     for (const PolicyRule& candidate : candidates)
@@ -136,7 +142,7 @@ void refuse(const PolicyRule& rule, const RulePlace& place, const Asked& asked,
                           text_of(rule, place.prompt), DeviceOffers::of(asked.device).name, why,
                           asked.selector, asked.needs.text(), codecs,
                           other ? fmt::format("The nearest that works is '{}'; or ",
-                                              text_of(*other, PromptReading::kChunks))
+                                              text_of(*other, known_on(place.device, place.prompt)))
                                 : ""));
 }
 

@@ -247,7 +247,8 @@ TEST(Refusals, NameTheNearestPolicyThatWorks) {
       {"balancekv(mode=stream)", "'balancekv'"},
       {"exact,dtype=f32", "'exact'"},
       {"adakv(budget=100)+kivi", "'adakv(budget=100)+"},
-      {"snapkv(budget=96)+int4,prompt=exact", "is 'snapkv(budget=96)+int4'"},
+      {"snapkv(budget=96)+int4,prompt=once", "is 'snapkv(budget=96)+int4,prompt=exact'"},
+      {"exact+gear(rank=9),prompt=exact", "is 'exact+gear,prompt=exact'"},
       {"snapkv(budget=96)+int4,prompt=once", "prompt=once is not there"},
       {"h2o(budget=96)+ladder", "'h2o(budget=96)+"}};
   for (const auto& [policy, nearest] : kCases) {

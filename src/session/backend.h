@@ -94,7 +94,7 @@ class EngineBackend {
   /// Begins to read checked tokens of a session, which may be written, exactly; a prompt ends with
   /// them if `ends`. Throws kOutOfMemory with nothing changed.
   virtual std::unique_ptr<PromptWork> begin_prompt(SessionBackend& session,
-                                                   std::span<const int32_t> tokens, bool ends);
+                                                   std::span<const int32_t> tokens, bool ends) = 0;
   /// Runs one checked token of each session.
   virtual void run_tokens(std::span<TokenWork> works) = 0;
   virtual void finish(std::span<LogitsWork> works) = 0;

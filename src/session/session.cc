@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/allocation.h"
-#include "model/prompt_pass.h"
+#include "model/prompt_blocks.h"
 #include "pith/error.h"
 #include "session/state.h"
 
@@ -184,12 +184,6 @@ void Session::State::came(Append how) {
   if (in_prompt && how == Append::kMore) cuts.push_back(seen->size());
 }
 
-std::unique_ptr<PromptWork> EngineBackend::begin_prompt(SessionBackend& /*session*/,
-                                                        std::span<const int32_t> /*tokens*/,
-                                                        bool /*ends*/) {
-  throw Error(ErrorCode::kInternal, "a device that refuses policies that read prompts exactly");
-}
-
 void Session::State::end_prompt() {
   const std::lock_guard turn(shared().turn);
   backend->end_prompt();
@@ -312,7 +306,7 @@ Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options,
   most.scratch += grown_bytes(static_cast<size_t>(config.hidden) * sizeof(float));
   if (device == Device::kCpu)
     most.scratch += grown_bytes(static_cast<size_t>(config.vocab) * sizeof(float));
-  most.scratch += PromptPass::bytes(config, o.policy, tokens);
+  most.scratch += prompt_bytes(config, o.policy, tokens, device);
   return most;
 }
 

@@ -29,6 +29,12 @@ void ChunkSpace::set_layers_together(size_t layers) {
   }
 }
 
+void ChunkSpace::clear() {
+  const size_t layers = staging_.size();
+  *this = ChunkSpace(site_);
+  set_layers_together(layers);
+}
+
 int32_t* ChunkSpace::staged_positions(size_t count) {
   DeviceArray<int32_t>& array = positions_[at_];
   if (array.size() < count) array.allocate(count, site_.stream);

@@ -19,6 +19,8 @@ class ChunkSpace {
 
   static constexpr size_t kPieceRows = 8192;
 
+  /// Gives all memory back: a long prompt's was more than chunks need.
+  void clear();
   /// Rows of this many layers wait for being taken together.
   void set_layers_together(size_t layers);
   size_t layers_together() const { return staging_.size(); }

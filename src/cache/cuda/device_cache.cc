@@ -290,6 +290,7 @@ void DeviceCache::end_token(LateWork& late) {
 }
 
 void DeviceCache::pass_layer(bool last) {
+  if (one_by_one_) return take_moves();
   space_.next_layer();
   if (++layers_waiting_ < space_.layers_together() && !last) return;
   take_moves();
@@ -309,8 +310,25 @@ void DeviceCache::take_moves() {
 }
 
 RowTarget DeviceCache::begin_chunk(int layer, size_t tokens) {
-  begun_ = false;
+  check_chunk(policy_->prompt(), tokens);
+  begun_ = one_by_one_ = false;
   return chunk_ = at(layer).begin_chunk(tokens, space_);
+}
+
+RowTarget DeviceCache::begin_prompt(int layer, size_t tokens) {
+  begun_ = false;
+  one_by_one_ = true;
+  return chunk_ = at(layer).begin_chunk(tokens, space_);
+}
+
+void DeviceCache::end_prompt(int layer, size_t tokens, bool ends) {
+  end_chunk(layer, tokens);
+  one_by_one_ = false;
+  for (const HeadRun& run : at(layer).runs()) {
+    if (ends) HeadPasses(*run.stores).end_prefill(space_);
+    if (!ends) run.stores->shrink();
+  }
+  if (ends && layer + 1 == end_layer()) notes_.end_prompt(this->tokens());
 }
 
 CausalCall DeviceCache::chunk_call(const void* q, size_t tokens) const {

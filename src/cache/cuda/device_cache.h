@@ -77,7 +77,8 @@ class DeviceCache {
     run(late);
   }
 
-  /// A chunk, layer by layer: rows are written from the target on, then queries attend.
+  /// A chunk, layer by layer: rows are written from the target on, then queries attend. Throws
+  /// kUnsupported where the policy reads whole prompts.
   RowTarget begin_chunk(int layer, size_t tokens);
   /// result [T, H, D] of `dtype` <- attention of q [T, H, D].
   void attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens);
@@ -85,6 +86,12 @@ class DeviceCache {
   /// As end_chunk, of a chunk whose queries nobody asked.
   void append_chunk(int layer, size_t tokens);
   void end_prefill();
+
+  /// A prompt that is read a layer at a time, as a chunk of all its tokens: attend_chunk follows,
+  /// then end_prompt, before the next layer begins. Its rows are taken one layer after another.
+  RowTarget begin_prompt(int layer, size_t tokens);
+  /// `ends`: the prompt is complete in this layer.
+  void end_prompt(int layer, size_t tokens, bool ends);
 
   /// Queries that see what is held and bring no rows, of a cache of one layer. One alone: as
   /// begin_token, and then attend_only in the place of attend_token.
@@ -168,6 +175,7 @@ class DeviceCache {
   int blocks_ = 1;                // of that token's attention: see token_blocks()
   LateWork late_;                 // the moves that nobody has taken yet
   size_t layers_waiting_ = 0;     // of a chunk, whose moves those are
+  bool one_by_one_ = false;       // layers' moves are taken
   bool cache_positions_ = false;  // somewhere
   Copied<DeviceProbe> probe_;     // null: none was started
   RowTarget chunk_;               // where the chunk's rows of the layer came

@@ -46,6 +46,10 @@ class DeviceCommon {
     if (!space_) space_ = std::make_unique<ChunkSpace>(site);
     return *space_;
   }
+  /// Gives its memory back, between passes.
+  void clear_space() {
+    if (space_) space_->clear();
+  }
 
  private:
   MemoryCounter& memory_;

@@ -173,6 +173,16 @@ void DeviceForward::look_up(const DeviceCache& cache, size_t tokens, bool own_pl
   }
 }
 
+void DeviceForward::look_up_chunk(const DeviceCache& cache, std::span<const int32_t> tokens,
+                                  int64_t position) {
+  uploaded_.wait();
+  std::ranges::copy(tokens, ids_.host());
+  *position_.host() = position;
+  upload_all(std::array{ids_.upload_of(tokens.size()), position_.upload_of(1)}, stream_);
+  look_up(cache, tokens.size(), false);
+  uploaded_.set(stream_);
+}
+
 void DeviceForward::run_chunk(DeviceCache& cache, std::span<const int32_t> tokens,
                               int64_t first_position, float* state) {
   if (tokens.empty() || tokens.size() > max_chunk_) {
@@ -180,12 +190,7 @@ void DeviceForward::run_chunk(DeviceCache& cache, std::span<const int32_t> token
                 fmt::format("a chunk of {} tokens; expected 1 to {}", tokens.size(), max_chunk_));
   }
   tokens_ = tokens.size();
-  uploaded_.wait();
-  std::copy(tokens.begin(), tokens.end(), ids_.host());
-  *position_.host() = first_position;
-  upload_all(std::array{ids_.upload_of(tokens_), position_.upload_of(1)}, stream_);
-  look_up(cache, tokens_, false);
-  uploaded_.set(stream_);
+  look_up_chunk(cache, tokens, first_position);
   const ProductRows n = chunk_rows(tokens_);
   for (int l = 0; l < config_.layers; ++l) {
     attention_of_chunk(cache, l, n);

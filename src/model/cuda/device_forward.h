@@ -55,6 +55,31 @@ class DeviceForward {
   void run_chunk(DeviceCache& cache, std::span<const int32_t> tokens, int64_t first_position,
                  float* state);
 
+  /// A block of a prompt that is read a layer at a time (DevicePrompt), in the caller's memory.
+  struct PromptStep {
+    int layer = 0;
+    size_t tokens = 0;                     ///< of the block
+    bool few = false;                      ///< of the prompt: see few()
+    float* hidden = nullptr;               ///< [tokens, hidden]
+    float *cos = nullptr, *sin = nullptr;  ///< [tokens, D / 2] of the layer's RoPE
+    void* q = nullptr;                     ///< [tokens, H, D] of the rows' type
+    void* attended = nullptr;              ///< [tokens, H, D] of attended_type(few)
+    RowTarget target = {};                 ///< of the block's first row
+  };
+  /// hidden, cos and sin of the block's tokens, whose first stands at `position`; those of the r-th
+  /// RoPE are written r * `ropes_apart` numbers behind. `tokens`: up to max_chunk().
+  void begin_block(const DeviceCache& cache, const PromptStep& step,
+                   std::span<const int32_t> tokens, int64_t position, size_t ropes_apart);
+  /// q, and rows to the target.
+  void heads_of_block(const DeviceCache& cache, const PromptStep& step);
+  /// The rest of the layer.
+  void end_block(const PromptStep& step);
+  size_t max_chunk() const { return max_chunk_; }
+  const ModelConfig& config() const { return config_; }
+  /// Whether a chunk of so many tokens is multiplied by the kernels of single ones.
+  bool multiplies_few(size_t tokens) const { return few(tokens) || few(max_chunk_); }
+  DType attended_type(bool few) const { return few ? DType::kF32 : products_; }
+
   /// To be called before DeviceCache::begin_token: what caches wrote for the pass before is read.
   void wait_for_uploads() { uploaded_.wait(); }
   /// Runs a token of each of up to max_tokens() sequences, whose caches have begun theirs and have
@@ -81,6 +106,8 @@ class DeviceForward {
   /// kNonFinite.
   using Sink = std::function<void(size_t first, size_t count, const float* logits)>;
   void all_logits(const Sink& sink);
+  /// The same of positions that left `hidden` [tokens, hidden], a block of a prompt's.
+  void logits_of_block(const float* hidden, size_t tokens, const Sink& sink);
 
  private:
   static constexpr size_t kRowBytes = 2;  // a number of exact rows and of queries
@@ -109,6 +136,7 @@ class DeviceForward {
   };
 
   void look_up(const DeviceCache& cache, size_t tokens, bool own_places);
+  void look_up_chunk(const DeviceCache& cache, std::span<const int32_t> tokens, int64_t position);
   void note(std::span<const TokenRun> runs);
   void count_blocks(std::span<const TokenRun> runs);
   bool seat(std::span<const TokenRun> runs);
@@ -133,6 +161,9 @@ class DeviceForward {
   };
   ProductRows chunk_rows(size_t tokens) const {
     return {tokens, tokens, few(tokens) ? ProductWay::kFew : ProductWay::kChunk};
+  }
+  static ProductRows block_rows(const PromptStep& step) {
+    return {step.tokens, step.tokens, step.few ? ProductWay::kFew : ProductWay::kChunk};
   }
   ProductRows pass_rows(size_t tokens) const { return {tokens, wide_, pass_way_}; }
   void attention_of_chunk(DeviceCache& cache, int layer, const ProductRows& n);

@@ -13,7 +13,7 @@
 #include "kernels/cuda/device_archive.h"
 #include "kernels/cuda/read_rate.h"
 #include "kernels/cuda/streams.h"
-#include "model/cuda/device_forward.h"
+#include "model/cuda/device_prompt.h"
 #include "model/cuda/device_weights.h"
 #include "session/cuda/bits_of_card.h"
 #include "session/state.h"
@@ -176,6 +176,40 @@ class CudaSession final : public SessionBackend {
   std::vector<float> logits_;
 };
 
+/// What is thrown in the middle of it leaves the copy of the session that it was to be read into.
+class CudaPrompt final : public PromptWork {
+ public:
+  /// The turn is the caller's.
+  CudaPrompt(CudaShared& shared, CudaSession& session, std::span<const int32_t> tokens, bool ends)
+      : shared_(shared),
+        session_(session),
+        pass_(std::in_place, shared.forward, shared.own, shared.stream.stream, session.cache(),
+              tokens, ends) {}
+  ~CudaPrompt() override {
+    const std::lock_guard turn(shared_.turn);
+    pass_.reset();
+    shared_.common->clear_space();
+  }
+
+  size_t units() const override { return pass_->units(); }
+  size_t units_done() const override { return pass_->units_done(); }
+  void advance() override {
+    const std::lock_guard turn(shared_.turn);
+    shared_.rows.clear();
+    pass_->advance(session_.cache());
+  }
+  void finish(const Session::LogitsSink& sink) override {
+    const std::lock_guard turn(shared_.turn);
+    shared_.rows.clear();
+    pass_->finish(session_.state(), sink);
+  }
+
+ private:
+  CudaShared& shared_;
+  CudaSession& session_;
+  std::optional<cuda::DevicePrompt> pass_;
+};
+
 class CudaEngine final : public EngineBackend {
  public:
   CudaEngine(const std::shared_ptr<const Model>& model, const EngineOptions& o)
@@ -192,6 +226,12 @@ class CudaEngine final : public EngineBackend {
     CudaSession& s = of(session);
     shared_.rows.clear();
     shared_.forward.run_chunk(s.cache(), tokens, first_position, s.state());
+  }
+
+  std::unique_ptr<PromptWork> begin_prompt(SessionBackend& session, std::span<const int32_t> tokens,
+                                           bool ends) override {
+    const std::lock_guard turn(shared_.turn);
+    return std::make_unique<CudaPrompt>(shared_, of(session), tokens, ends);
   }
 
   /// A pass has rows of one type: it decides how q is rounded. Sessions of one policy stand side by
