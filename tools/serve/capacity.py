@@ -20,12 +20,11 @@ import json
 import os
 import pathlib
 import random
-import re
 import subprocess
 import sys
-import urllib.request
 
 import load
+import server
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ANSWER = 8  # tokens of an answer
@@ -58,27 +57,17 @@ class Server:
     def __init__(self, options, policy):
         command = [options.pith, "serve", "-m", options.model, "--port", "0", "--memory", options.memory,
                    "--kv-policy", policy, "--parallel", "1", "-q", *context(options), *options.serve]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        said = []
-        for line in self.process.stderr:
-            said.append(line)
-            if found := re.search(r"serving at (http://\S+:\d+)", line):
-                self.url = found.group(1)
-                return
-        self.process.wait()
-        sys.exit(f"capacity: the server did not start under {policy}: {''.join(said)}")
+        self.process, self.url = server.start(command, f"capacity: the server under {policy}")
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.process.terminate()
-        self.process.communicate()
+        self.process.wait()
 
     def metric(self, name):
-        with urllib.request.urlopen(self.url + "/metrics", timeout=60) as reply:
-            lines = reply.read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.split("{")[0] == name)
+        return server.metric(server.get(self.url, "/metrics"), name)
 
 
 def words_of(options, number):
@@ -146,8 +135,8 @@ def divergence(options, policy):
 
 def measure(options, policy, exact):
     """A row of the table; `exact`: what was said under it, None for itself."""
-    with Server(options, policy) as server:
-        held = Held(server, options)
+    with Server(options, policy) as running:
+        held = Held(running, options)
         full = held.open()
         held.check(full)
         for number in range(len(held.said), 0 if exact else options.compare):

@@ -15,13 +15,13 @@ Ctrl-C ends all. FOLDER keeps the conversations' files, so that a cluster that s
 import argparse
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
+
+import server
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -80,22 +80,9 @@ class Replica:
                    "--slot-save-path", str(self.folder), "-q", *self.options]
         for other in self.others:
             command += ["--take-over", str(other)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        said = []
-        for line in self.process.stderr:
-            said.append(line)
-            found = re.search(r"serving at http://[^ ]*:(\d+)", line)
-            if found:
-                self.port = int(found.group(1))
-                threading.Thread(target=self.read_on, args=[self.process.stderr], daemon=True).start()
-                return self
-        raise SystemExit(f"{self.name} did not start: {''.join(said)}")
-
-    @staticmethod
-    def read_on(stream):
-        """What comes later goes nowhere, but must be read."""
-        with stream:
-            stream.read()
+        self.process, url = server.start(command, self.name)
+        self.port = int(url.rsplit(":", 1)[1])
+        return self
 
     def alive(self):
         return self.process is not None and self.process.poll() is None

@@ -24,7 +24,7 @@ import urllib.parse
 import urllib.request
 
 import load
-import simulate
+import server
 
 LIMIT = 1.2
 LEAVE_AFTER = 3  # reports
@@ -102,7 +102,7 @@ class Gate:
         return Stream(self.options.url, self.prompt(prompt), tokens)
 
     def metric(self, name, **labels):
-        return simulate.metric(simulate.get(self.options.url, "/metrics"), name, **labels)
+        return server.metric(server.get(self.options.url, "/metrics"), name, **labels)
 
     def passes(self):
         answers = [self.stream(16, self.options.tokens) for _ in range(self.options.clients)]

@@ -37,6 +37,7 @@ import urllib.request
 import cluster
 import load
 from replica import Answer, Replica, Times
+from server import get, metric
 
 MOST = 1000  # replicas
 BUCKET = 256  # kStep of src/serve/books.h
@@ -174,18 +175,6 @@ def need(times, talks, share, limits):
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def get(url, path):
-    with urllib.request.urlopen(url.rstrip("/") + path, timeout=60) as reply:
-        return reply.read().decode()
-
-
-def metric(text, name, **labels):
-    """The sum of a metric's values."""
-    wanted = [f'{key}="{value}"' for key, value in labels.items()]
-    return sum(float(line.split()[-1]) for line in text.splitlines()
-               if line.split("{")[0] == name and all(w in line for w in wanted))
 
 
 def first_tokens(url, prompts, options):

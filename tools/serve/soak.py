@@ -31,7 +31,7 @@ import threading
 import time
 
 import load
-import simulate
+import server
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAT = 1.02
@@ -174,15 +174,15 @@ class Soak:
         if self.process.poll() is None:
             deadline = time.time() + 60
             while time.time() < deadline:
-                text = simulate.get(self.url, "/metrics")
-                if not simulate.metric(text, "vllm:num_requests_running"):
+                text = server.get(self.url, "/metrics")
+                if not server.metric(text, "vllm:num_requests_running"):
                     break
                 time.sleep(0.1)
             for name in ("pith_reserved_bytes", "vllm:num_requests_running", "vllm:num_requests_waiting"):
-                if value := simulate.metric(text, name):
+                if value := server.metric(text, name):
                     self.faults.append(f"{name} is {value:.0f} at the end")
             for name in ("pith_disk_writes_total", "pith_disk_reads_total", "pith_cancelled_total"):
-                self.counts[name] = int(simulate.metric(text, name))
+                self.counts[name] = int(server.metric(text, name))
             self.process.send_signal(signal.SIGTERM)
         if code := self.process.wait(300):
             self.faults.append(f"the server ended with {code}: {self.said()[-3000:]}")
