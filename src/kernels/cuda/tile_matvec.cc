@@ -25,12 +25,20 @@ Sizes sizes_of(WeightType type) {
 
 uint32_t divide_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
+/// A block's shared memory for groups of `tokens` tokens of w's inputs.
+TileShared shared_of(const TiledMatrix& w, size_t tokens, uint32_t groups = 1) {
+  const Sizes sizes = sizes_of(w.type);
+  const uint32_t inputs = divide_up(static_cast<uint32_t>(w.in), sizes.step) * sizes.step;
+  return {inputs, static_cast<uint32_t>(tokens), sizes.sub, groups};
+}
+size_t most_bytes() { return device_info().shared_per_block - 1024; }
+bool fits(const TileShared& shared) { return shared.bytes(1, 2) <= most_bytes(); }
+
 /// The largest number of tokens, of 1, 2 and 4, up to `wanted`, whose activations fit a block.
-uint32_t tokens_that_fit(const TiledMatrix& w, const Sizes& sizes, uint32_t inputs, size_t wanted) {
-  const size_t most = device_info().shared_per_block - 1024;
+uint32_t tokens_that_fit(const TiledMatrix& w, size_t wanted) {
   for (uint32_t tokens : {4u, 2u, 1u}) {
     if (tokens > 1 && tokens / 2 >= wanted) continue;
-    if (TileShared{inputs, tokens, sizes.sub}.bytes(1, 2) <= most) return tokens;
+    if (fits(shared_of(w, tokens))) return tokens;
   }
   throw Error(ErrorCode::kUnsupported,
               fmt::format("a weight matrix of {} x {} {} on the GPU: a multiprocessor has no room "
@@ -39,12 +47,12 @@ uint32_t tokens_that_fit(const TiledMatrix& w, const Sizes& sizes, uint32_t inpu
 }
 
 /// How the product is cut, so that the slowest block has least to do.
-TileMatvecParams cut(const TileMatvecCall& call, uint32_t step, const TileShared& shared) {
+TileMatvecParams cut(const TileMatvecCall& call, const TileShared& shared) {
   TileMatvecParams p{.call = call};
   const auto parts = static_cast<uint32_t>(parts_of(call.end));
   const auto processors = static_cast<uint32_t>(device_info().multiprocessors);
   p.groups = shared.groups;
-  p.steps = shared.inputs / step;
+  p.steps = shared.inputs / sizes_of(call.w.type).step;
   p.units = divide_up(static_cast<uint32_t>(call.w.out) / parts, kTileRows);
   uint32_t least = ~0u;
   for (uint32_t log = 0; 1u << log <= std::min<uint32_t>(kTileWarps, p.steps); ++log) {
@@ -59,18 +67,16 @@ TileMatvecParams cut(const TileMatvecCall& call, uint32_t step, const TileShared
     p.blocks = std::min(all, processors * waves);
     p.rounds = divide_up(all, p.blocks);
     p.shared_bytes = shared.bytes(p.rounds, parts);
-    if (p.shared_bytes <= device_info().shared_per_block - 1024) return p;
+    if (p.shared_bytes <= most_bytes()) return p;
   }
 }
 
 /// The most groups of coded tokens, of 1, 2 and 4, that a block has room for; no more than half of
 /// them are empty.
-uint32_t groups_that_fit(const TileShared& one, size_t tokens) {
-  const size_t most = device_info().shared_per_block - 1024;
-  const uint32_t wanted = divide_up(static_cast<uint32_t>(tokens), one.tokens);
+uint32_t groups_that_fit(const TiledMatrix& w, size_t tokens) {
   for (uint32_t groups : {4u, 2u}) {
-    if (groups / 2 >= wanted) continue;
-    if (TileShared{one.inputs, one.tokens, one.sub, groups}.bytes(1, 2) <= most) return groups;
+    if (groups / 2 * kTokensAtOnce >= tokens) continue;
+    if (fits(shared_of(w, kTokensAtOnce, groups))) return groups;
   }
   return 1;
 }
@@ -78,39 +84,33 @@ uint32_t groups_that_fit(const TileShared& one, size_t tokens) {
 }  // namespace
 
 size_t coded_inputs_bytes(const TiledMatrix& w, size_t tokens) {
-  const Sizes sizes = sizes_of(w.type);
-  const uint32_t inputs = divide_up(static_cast<uint32_t>(w.in), sizes.step) * sizes.step;
-  const TileShared group{inputs, static_cast<uint32_t>(kTokensAtOnce), sizes.sub};
-  return size_t{group.group()} * ((tokens + kTokensAtOnce - 1) / kTokensAtOnce);
+  const size_t group = shared_of(w, kTokensAtOnce).group();
+  return group * ((tokens + kTokensAtOnce - 1) / kTokensAtOnce);
 }
 
 bool gate_fits(const TiledMatrix& w) { return w.out % (2 * kTileRows) == 0; }
 
 void tile_matvec(const TileMatvecCall& call, cudaStream_t stream) {
-  const Sizes sizes = sizes_of(call.w.type);
-  if (call.w.out == 0 || call.w.in == 0 || sizes.step == 0 ||
+  if (call.w.out == 0 || call.w.in == 0 || sizes_of(call.w.type).step == 0 ||
       (parts_of(call.end) == 2 && !gate_fits(call.w))) {
     throw Error(ErrorCode::kInternal, fmt::format("a product of {} x {} {} in tiles", call.w.out,
                                                   call.w.in, to_string(call.w.type)));
   }
-  const uint32_t inputs = divide_up(static_cast<uint32_t>(call.w.in), sizes.step) * sizes.step;
   const bool small = block_elements(call.w.type) == 32;
-  if (call.coded && call.tokens > kTokensAtOnce &&
-      tokens_that_fit(call.w, sizes, inputs, kTokensAtOnce) == kTokensAtOnce) {
-    TileShared shared{inputs, static_cast<uint32_t>(kTokensAtOnce), sizes.sub};
-    shared.groups = groups_that_fit(shared, call.tokens);
+  if (call.coded && call.tokens > kTokensAtOnce && fits(shared_of(call.w, kTokensAtOnce))) {
+    const uint32_t groups = groups_that_fit(call.w, call.tokens);
     const auto launch = small ? launch_small_groups : launch_large_groups;
-    return launch(cut(call, sizes.step, shared), stream);
+    return launch(cut(call, shared_of(call.w, kTokensAtOnce, groups)), stream);
   }
   TileMatvecCall some = call;
   some.coded = nullptr;
   for (size_t done = 0; done < call.tokens; done += some.tokens) {
     const size_t wanted = call.together ? kTokensAtOnce : call.tokens - done;
-    const uint32_t tokens = tokens_that_fit(call.w, sizes, inputs, wanted);
+    const uint32_t tokens = tokens_that_fit(call.w, wanted);
     some.tokens = std::min<size_t>(tokens, call.tokens - done);
     some.x = call.x + done * call.w.in;
     some.y = call.y + done * call.ld;
-    const TileMatvecParams p = cut(some, sizes.step, {inputs, tokens, sizes.sub});
+    const TileMatvecParams p = cut(some, shared_of(call.w, tokens));
     const auto launch = small ? launch_small_tiles : launch_large_tiles;
     launch(p, static_cast<int>(tokens), stream);
   }
