@@ -135,8 +135,6 @@ void Metrics::step(size_t rows, double s) {
   Steps& alike = passes_of_[rows];
   ++alike.count;
   alike.seconds += s;
-  ++passes_;
-  pass_rows_ += rows;
   rows_.add(static_cast<double>(rows));
 }
 void Metrics::prompt_chunk(size_t tokens, double s) {
@@ -179,9 +177,11 @@ std::string Metrics::text(const Gauges& now) const {
   t.value("llamacpp:prompt_seconds_total", "counter", "Reading prompts.", chunks_.seconds);
   t.value("llamacpp:tokens_predicted_total", "counter", "Tokens drawn.", drawn_tokens_);
   t.value("llamacpp:tokens_predicted_seconds_total", "counter", "Writing.", decode_seconds_);
-  t.value("llamacpp:n_decode_total", "counter", "Passes of decode.", passes_);
+  uint64_t passes = 0, pass_rows = 0;
+  for (const auto& [rows, of] : passes_of_) passes += of.count, pass_rows += of.count * rows;
+  t.value("llamacpp:n_decode_total", "counter", "Passes of decode.", passes);
   t.value("llamacpp:n_busy_slots_per_decode", "gauge", "Sessions a pass, on average.",
-          passes_ == 0 ? 0.0 : static_cast<double>(pass_rows_) / static_cast<double>(passes_));
+          passes == 0 ? 0.0 : static_cast<double>(pass_rows) / static_cast<double>(passes));
   const auto steps = [&](const char* name, const char* help, auto value) {
     t.head(name, "counter", help);
     for (const auto& [rows, of] : passes_of_)

@@ -66,7 +66,6 @@ class Metrics {
   mutable std::mutex lock_;
   const std::string model_;
   uint64_t prompt_tokens_ = 0, drawn_tokens_ = 0, cached_tokens_ = 0, asked_tokens_ = 0;
-  uint64_t passes_ = 0, pass_rows_ = 0;
   struct Steps {
     uint64_t count = 0;
     double seconds = 0;

@@ -168,6 +168,15 @@ class Asking {
   bool done_ = false;
 };
 
+/// Of a model that has an engine for each, or of an engine that they share.
+template <class Owner, class Options>
+MakeSession sessions_of(const Owner& owner, const Options& options) {
+  return [&owner, own = options](size_t context) mutable {
+    own.context = context;
+    return Session(owner, own);
+  };
+}
+
 // One pass for the works of some samples: a time of its own for prompts and for answers.
 void step(Engine& engine, const std::vector<Asking*>& some) {
   if (some.empty()) return;
@@ -193,23 +202,14 @@ double SampleResult::score() const {
 
 SampleResult run_sample(const std::shared_ptr<const Model>& model, const StandaloneOptions& options,
                         const Sample& sample, const AskOptions& how) {
-  const auto make = [&](size_t context) {
-    StandaloneOptions own = options;
-    own.context = context;
-    return Session(model, own);
-  };
-  Asking asking(*model, make, options.context, sample, how);
+  Asking asking(*model, sessions_of(model, options), options.context, sample, how);
   while (!asking.done()) step(asking.engine(), {&asking});
   return asking.result();
 }
 
 void run_samples(const std::shared_ptr<Engine>& engine, const SessionOptions& options,
                  const SampleQueue& queue, const AskOptions& how) {
-  const auto make = [&](size_t context) {
-    SessionOptions own = options;
-    own.context = context;
-    return Session(engine, own);
-  };
+  const MakeSession make = sessions_of(engine, options);
   std::vector<std::pair<size_t, std::unique_ptr<Asking>>> open;
   for (size_t next = 0; next < queue.count || !open.empty();) {
     for (; next < queue.count && open.size() < queue.at_once; ++next)
