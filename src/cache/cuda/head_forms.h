@@ -19,7 +19,7 @@ struct HeadStores;
 struct HeadRun {
   size_t first = 0;  ///< KV head
   Copied<HeadStores> stores;
-  bool joins = true;  ///< its late work may wait for that of others
+  bool joins = true;  ///< its late work may wait for others'
 };
 
 /// Ranges of one form: a call of a token's attention.
