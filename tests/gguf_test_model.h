@@ -61,6 +61,7 @@ class TwoForms {
               {"tie_word_embeddings", true}};
     config["architectures"] = {architecture_ == "llama"   ? "LlamaForCausalLM"
                                : architecture_ == "qwen2" ? "Qwen2ForCausalLM"
+                               : gemma2()                 ? "Gemma2ForCausalLM"
                                                           : "Qwen3ForCausalLM"};
     add("token_embd.weight", "model.embed_tokens.weight", type_, {kVocab, kHidden});
     add("output_norm.weight", "model.norm.weight", WeightType::kF32, {kHidden});
@@ -82,6 +83,8 @@ class TwoForms {
       make_blocks(s, numbers);
     }
     s.numbers = permuted_heads == 0 ? numbers : in_order(numbers, permuted_heads);
+    if (gemma2() && shape.size() == 1)
+      for (float& x : s.numbers) x -= 1;  // folders leave it out of norms
     stored.push_back(std::move(s));
   }
 
@@ -115,6 +118,7 @@ class TwoForms {
   nlohmann::json config;
 
  private:
+  bool gemma2() const { return architecture_ == "gemma2"; }
   void add_layer(size_t l) {
     const std::string from = "blk." + std::to_string(l) + ".";
     const std::string to = "model.layers." + std::to_string(l) + ".";
@@ -127,7 +131,13 @@ class TwoForms {
       add(from + gguf, to + name, WeightType::kF32, {count}, architecture_ == "llama" ? heads : 0);
     };
     vector("attn_norm.weight", "input_layernorm.weight", kHidden);
-    vector("ffn_norm.weight", "post_attention_layernorm.weight", kHidden);
+    if (gemma2()) {
+      vector("post_attention_norm.weight", "post_attention_layernorm.weight", kHidden);
+      vector("ffn_norm.weight", "pre_feedforward_layernorm.weight", kHidden);
+      vector("post_ffw_norm.weight", "post_feedforward_layernorm.weight", kHidden);
+    } else {
+      vector("ffn_norm.weight", "post_attention_layernorm.weight", kHidden);
+    }
     matrix("attn_q", "self_attn.q_proj", kHeads * dim_, kHidden, kHeads);
     matrix("attn_k", "self_attn.k_proj", kKvHeads * dim_, kHidden, kKvHeads);
     matrix("attn_v", "self_attn.v_proj", kKvHeads * dim_, kHidden);

@@ -29,12 +29,14 @@ struct Row {
   bool turns_neighbours = false;
   /// Another model that goes by this name and is told by its sliding window.
   const char* with_window = nullptr;
+  int scaled_by_width = 0;  ///< layers of the one size whose scores are scaled by its own width
 };
 constexpr std::array kRows = {
     Row{.name = "llama", .architecture = "LlamaForCausalLM", .turns_neighbours = true},
     Row{.name = "qwen2", .architecture = "Qwen2ForCausalLM"},
     Row{.name = "qwen3", .architecture = "Qwen3ForCausalLM"},
-    Row{.name = "gemma3", .architecture = "Gemma3ForCausalLM"},
+    Row{.name = "gemma2", .architecture = "Gemma2ForCausalLM", .scaled_by_width = 46},
+    Row{.name = "gemma3", .architecture = "Gemma3ForCausalLM", .scaled_by_width = 62},
     Row{.name = "phi3", .architecture = "Phi3ForCausalLM"},
     Row{.name = "olmo2", .architecture = "Olmo2ForCausalLM", .with_window = "OLMo 3"},
     Row{.name = "granite", .architecture = "GraniteForCausalLM", .turns_neighbours = true},
@@ -125,8 +127,10 @@ void refuse_variants(const Keys& keys, const Row& row, const Architecture& archi
       keys.unsupported(fmt::format("{} is {}; supported: {}", keys.name(key), found, value));
     }
   };
-  neutral("attn_logit_softcapping", 0);
-  neutral("final_logit_softcapping", 0);
+  if (architecture.attention_soft_cap == 0) {
+    neutral("attn_logit_softcapping", 0);
+    neutral("final_logit_softcapping", 0);
+  }
   if (!architecture.multipliers) {
     neutral("logit_scale", 1);
     neutral("residual_scale", 1);
@@ -274,10 +278,13 @@ void read_sliding_window(const Keys& keys, ConfigFile& out) {
     }
     for (size_t l = 0; l < slides.size(); ++l) c.sliding_window[l] = slides[l] ? *window : 0;
   } else {
-    const auto period = static_cast<size_t>(keys.find(kPattern, 1, kMaxLayers).value_or(6));
+    const auto period =
+        static_cast<size_t>(keys.find(kPattern, 1, kMaxLayers)
+                                .value_or(static_cast<int64_t>(out.architecture->window_pattern)));
     for (size_t l = 0; l < c.sliding_window.size(); ++l)
       c.sliding_window[l] = (l + 1) % period == 0 ? 0 : *window;
   }
+  if (out.architecture->sliding_theta == 0) return;
   out.sliding_theta = keys.number("rope.freq_base_swa").value_or(out.architecture->sliding_theta);
   if (!(out.sliding_theta > 0)) keys.corrupt("rope.freq_base_swa", "is not positive");
 }
@@ -298,17 +305,30 @@ void read_multipliers(const Keys& keys, ConfigFile& out) {
                    out);
 }
 
-/// Gemma 3's, which its files leave to the reader.
-void read_scales(ConfigFile& out) {
+/// Gemma's, which its files leave to the reader.
+void read_scales(const Row& row, ConfigFile& out) {
   const ModelConfig& c = out.model;
-  constexpr int kLayersOf27B = 62;  // the one size whose scores are scaled by its own width
   if (out.architecture->embedding_by_width) {
     out.embedding_scale = std::sqrt(static_cast<float>(c.hidden));
   }
-  if (out.architecture->query_scalar && c.layers == kLayersOf27B) {
+  if (out.architecture->query_scalar && c.layers == row.scaled_by_width) {
     out.attention_scale =
         1 / std::sqrt(static_cast<float>(c.hidden) / static_cast<float>(c.query_heads));
   }
+}
+
+/// 0: none.
+void read_soft_caps(const Keys& keys, ConfigFile& out) {
+  const auto read = [&](const char* key, double otherwise) {
+    constexpr double kLeast = 1e-3, kMost = 1e6;
+    const double cap = keys.number(key).value_or(otherwise);
+    if (cap != 0 && !(cap >= kLeast && cap <= kMost))
+      keys.corrupt(key, fmt::format("is {}; from {} to {}, or 0 for none", cap, kLeast, kMost));
+    return static_cast<float>(cap);
+  };
+  out.model.attention_soft_cap =
+      read("attn_logit_softcapping", out.architecture->attention_soft_cap);
+  out.logit_soft_cap = read("final_logit_softcapping", out.architecture->logit_soft_cap);
 }
 
 void read_vocabulary(const Keys& keys, ModelConfig& c) {
@@ -386,7 +406,8 @@ ConfigFile read_gguf_config(const Gguf& file) {
   read_sliding_window(keys, out);
   if (architecture.default_activation == std::string_view("gelu_pytorch_tanh"))
     out.activation = Activation::kGeluTanh;
-  read_scales(out);
+  read_scales(row, out);
+  read_soft_caps(keys, out);
   if (architecture.multipliers) read_multipliers(keys, out);
   c.qk_norm = architecture.qk_norm != QkNorm::kNone;
   read_vocabulary(keys, c);

@@ -67,6 +67,27 @@ TEST(GgufModel, BiasesOfQwen2AndNormsOfQwen3) {
   expect_twins(TwoForms("qwen3", WeightType::kQ4K, 128));
 }
 
+// Files name no pattern of windows: every second layer sees everything.
+TEST(GgufModel, SoftCapsWindowsAndNormsOfGemma2) {
+  TwoForms model("gemma2");
+  model.keys = [before = model.keys](GgufKeys& k) {
+    before(k);
+    k.u32("gemma2.attention.sliding_window", 8);
+    k.f32("gemma2.attn_logit_softcapping", 0.5f);
+    k.f32("gemma2.final_logit_softcapping", 3);
+  };
+  model.config["sliding_window"] = 8;
+  model.config["query_pre_attn_scalar"] = 64;
+  model.config["attn_logit_softcapping"] = 0.5;
+  model.config["final_logit_softcapping"] = 3.0;
+  expect_twins(model);
+  const auto loaded = Model::load(model.write_gguf());
+  EXPECT_EQ(loaded->config().attention_soft_cap, 0.5f);
+  EXPECT_EQ(loaded->config().sliding_window, (std::vector<int64_t>{8, 0}));
+  model.config["attn_logit_softcapping"] = 50.0;
+  EXPECT_GT(nmse(logits_of(model.write_folder(), true), logits_of(model.write_gguf(), true)), 1e-4);
+}
+
 TEST(GgufModel, MatricesOfManyTypes) {
   TwoForms model("llama", WeightType::kQ4K);
   const auto types = weight_types();
@@ -145,6 +166,13 @@ TEST(GgufModel, WhatIsNotSupportedIsNamed) {
       ErrorCode::kUnsupported, {"'mamba'", "llama, qwen2"}, [](TwoForms&) {}, "mamba");
   refused(ErrorCode::kUnsupported, {"mixture of experts"},
           more([](GgufKeys& k) { k.u32("llama.expert_count", 8); }));
+  refused(ErrorCode::kUnsupported, {"attn_logit_softcapping is 50"},
+          more([](GgufKeys& k) { k.f32("llama.attn_logit_softcapping", 50); }));
+  refused(ErrorCode::kCorrupt, {"gemma2.final_logit_softcapping", "is -3"}, more([](GgufKeys& k) {
+            k.u32("gemma2.attention.sliding_window", 8);
+            k.f32("gemma2.final_logit_softcapping", -3);
+          }),
+          "gemma2");
   refused(ErrorCode::kUnsupported, {"attention.scale is 0.5"},
           more([](GgufKeys& k) { k.f32("llama.attention.scale", 0.5f); }));
   refused(

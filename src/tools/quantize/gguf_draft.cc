@@ -107,9 +107,13 @@ class FolderDraft {
       std::vector<bool> slides;
       for (const int64_t w : windows) slides.push_back(w > 0);
       draft_.keys.flags(key("attention.sliding_window_pattern"), slides);
-      f32("rope.freq_base_swa", config_.sliding_theta);
+      if (config_.sliding_theta > 0) f32("rope.freq_base_swa", config_.sliding_theta);
     } else if (name_ == "phi3") {
       u32("attention.sliding_window", window);
+    }
+    if (architecture_.attention_soft_cap > 0) {
+      f32("attn_logit_softcapping", config_.model.attention_soft_cap);
+      f32("final_logit_softcapping", config_.logit_soft_cap);
     }
     if (!architecture_.multipliers) return;
     // The residual stream is in units of its multiplier already (fold_multipliers).
@@ -135,6 +139,8 @@ class FolderDraft {
     same("the norms' eps", a.norm_eps, b.norm_eps);
     same("the factor of embeddings", config_.embedding_scale, back.embedding_scale);
     same("the factor of scores", effective_scale(config_), effective_scale(back));
+    same("the soft cap of scores", a.attention_soft_cap, b.attention_soft_cap);
+    same("the soft cap of logits", config_.logit_soft_cap, back.logit_soft_cap);
     same("the factor of logits", config_.logit_scale, back.logit_scale);
     same("the activation", static_cast<int>(config_.activation), static_cast<int>(back.activation));
     same("the sliding layers' rope_theta", config_.sliding_theta, back.sliding_theta);

@@ -92,10 +92,14 @@ TEST(Quantize, WhatAFileCannotSayIsRefused) {
   EXPECT_FALSE(fs::exists(out));
 }
 
-// Norms are stored without the 1 that folders leave out, windows and their RoPE by layer.
-TEST(Quantize, Gemma3) {
+// Norms are stored without the 1 that folders leave out, windows and their RoPE by layer, soft
+// caps.
+class GemmaTest : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Quantize, GemmaTest, testing::Values("gemma2", "gemma3"),
+                         [](const auto& one) { return std::string(one.param); });
+TEST_P(GemmaTest, WrittenDenseComputesTheSame) {
   const TemporaryFolder folder;
-  fs::copy(golden("gemma3"), folder.path() / "m");
+  fs::copy(golden(GetParam()), folder.path() / "m");
   const auto config = folder.path() / "m" / "config.json";
   auto json = nlohmann::json::parse(testing_files::read_file(config));
   json["query_pre_attn_scalar"] = json["head_dim"];
