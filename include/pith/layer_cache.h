@@ -92,8 +92,7 @@ struct LayerCacheOptions {
   /// (Llama 3.1, YaRN, LongRoPE). Pairs that do not rotate have 0.
   std::vector<double> rope_frequencies = {};
   double scale = 0;  ///< factor on scores q.k; 0 = 1/sqrt(D)
-  /// Scores s = scale q.k count as soft_cap tanh(s / soft_cap), as in Gemma 2; 0 = as they are. On
-  /// the CPU alone, as sink_logits: kUnsupported on the GPU.
+  /// Scores s = scale q.k count as soft_cap tanh(s / soft_cap), as in Gemma 2; 0 = as they are.
   double soft_cap = 0;
   /// Sinks [H], as in gpt-oss: one more logit in each query head's softmax, which takes no value.
   /// Empty: none.

@@ -75,7 +75,6 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .positions = true,
                                  .turns_protected = true,
                                  .gathers = true,
-                                 .variants = true,
                                  .halves = 0};
   static const DeviceOffers kGpu{.name = "the GPU",
                                  .dims = {64, 128, 256},
@@ -86,7 +85,6 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .positions = false,
                                  .turns_protected = false,
                                  .gathers = false,
-                                 .variants = false,
                                  .halves = 16384};
   return device == Device::kCuda ? kGpu : kCpu;
 }
@@ -218,8 +216,6 @@ std::vector<Difference> compare(const Asked& a) {
   require(found, d.gathers || a.prompt != PromptReading::kOnce,
           fmt::format("prompt={}", to_string(a.prompt)),
           "rows are selected as they come, in a prompt that is read exactly as well: prompt=exact");
-  require(found, d.variants || !a.varies, "attention with soft-capped scores or sink logits",
-          "it is softmax(scale q.k) v: the CPU has both");
   require(found, d.turns_protected || !a.protect || !n.cache_positions,
           "protecting tokens under positions inside the cache (rope=cache)", "rope=true does");
   require(found, d.positions || !a.protect || !coded || !n.all() || !a.keys.before_rope,

@@ -85,7 +85,6 @@ struct DeviceOffers {
   bool positions;         ///< every row has its position beside it
   bool turns_protected;   ///< keys of protected rows that stand at positions inside the cache
   bool gathers;           ///< prompts whose rows are kept until their end, and then selected from
-  bool variants;          ///< soft-capped scores, sink logits
   size_t halves;  ///< the most rows that are halved at once, half as many above head_dim 128; 0:
                   ///< any number
 
@@ -108,8 +107,7 @@ struct Asked {
       0;  ///< rows of a body when it may first be selected from; only where tables are learnt
   bool protect = false;  ///< rows are protected
   PromptReading prompt = PromptReading::kChunks;
-  bool varies = false;  ///< scores are soft-capped, or there are sink logits
-  bool apart = false;   ///< heads of other rules lie between the rule's own
+  bool apart = false;  ///< heads of other rules lie between the rule's own
 
   bool coded() const { return needs.body != Needs::Body::kNone && (keys.coded || values.coded); }
   /// Rows of both sides that are coded together, and that tables are made of.

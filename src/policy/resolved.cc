@@ -188,7 +188,6 @@ Asked CohortPolicy::asked(bool protect) const {
   a.unjudged = a.learns() > 0 ? unjudged_rows(*selector.rule, a.learns()) : 0;
   a.protect = protect && site.sliding_window == 0;
   a.prompt = prompt;
-  a.varies = varies;
   a.apart = heads.back() - heads.front() + 1 != static_cast<int>(heads.size());
   return a;
 }
@@ -276,7 +275,6 @@ CohortPolicy place_rule(const PolicyRule& rule, const RulePlace& place) {
   c.layer = place.layer;
   c.heads = place.heads;
   c.model = shape.model;
-  c.varies = shape.varies();
   c.keys = choose_side(rule, place, Side::kKeys);
   c.values = choose_side(rule, place, Side::kValues);
   c.site.seed = place.seed;

@@ -73,7 +73,6 @@ struct CohortPolicy {
   SelectorSite site;
   ResolvedSelector selector;
   ScheduleShape schedule;
-  bool varies = false;    ///< see CacheShape::varies
   size_t slides = 0;      ///< rows that a query sees, its own among them, as the GPU counts; 0: all
   double side_bytes = 0;  ///< beside each body row
   double state_bytes = 0;  ///< of one KV head's selector

@@ -106,23 +106,6 @@ TEST(Refusals, SayWhatIsNotThere) {
 }
 
 // A budget of all rows that a layer can see: nothing is judged there, but in other layers it is.
-TEST(ResolvedPolicy, VariantsOfAttentionAreOfTheCpu) {
-  CacheShape capped{1, 4, 2, 64, {}, 100};
-  CacheShape with_sinks = capped;
-  capped.soft_cap = 2;
-  with_sinks.sinks = {{1, 2, 3, 4}};
-  for (const CacheShape& shape : {capped, with_sinks}) {
-    EXPECT_NO_THROW(ResolvedPolicy(Policy::parse("exact"), shape, 0, Device::kCpu));
-    try {
-      ResolvedPolicy(Policy::parse("exact"), shape, 0, Device::kCuda);
-      FAIL() << "it is not there";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-      EXPECT_NE(std::string(error.what()).find("soft-capped"), std::string::npos) << error.what();
-    }
-  }
-}
-
 TEST(ResolvedPolicy, SelectorsThatLoseNothingInASlidingLayerAreExactThere) {
   for (const char* policy : {"snapkv(budget=128,interval=32)+int4", "h2o(budget=147)",
                              "adakv(budget=200)", "knorm(budget=128,interval=1)"}) {

@@ -23,7 +23,18 @@ struct Case {
       {};                 ///< rows of each KV head in all spans but the last; or all have all
   bool weighted = false;  ///< rows of all spans but the last have weights of their own, too
   bool some = false;      ///< but every other one's have none
+  float soft_cap = 0;
+  bool sinks = false;
 };
+
+/// The change that a cap makes to a score, as a weight of its row.
+double cap_weight(const Case& c, const float* q, const float* k) {
+  double score = 0;
+  for (int i = 0; i < c.dim; ++i) score += double{q[i]} * k[i];
+  score /= std::sqrt(static_cast<double>(c.dim));
+  return c.soft_cap * std::tanh(score / c.soft_cap) - score;
+}
+float sink_of(int head) { return 1.5f * static_cast<float>(head) - 1; }
 
 float log_weight(const Case& c, bool last, size_t i) {
   return last ? 0 : c.log_weight * static_cast<float>(1 + i % 2);
@@ -115,6 +126,11 @@ double error_of(const Case& c, Way way) {
   call.log_sum = log_sum.data();
   call.result = result.data();
   call.result_dtype = c.result;
+  call.soft_cap = c.soft_cap;
+  std::vector<float> logits;
+  for (int h = 0; h < c.heads; ++h) logits.push_back(sink_of(h));
+  const auto sinks = to_device(counter, logits);
+  if (c.sinks) call.sinks = sinks.data();
   attend(call, given, way);
   auto got = to_host(result);
   if (c.result != DType::kF32) {
@@ -142,13 +158,23 @@ double error_of(const Case& c, Way way) {
         std::vector<float> weights(end - first, log_weight(c, last, i));
         for (int r = 0; weighted(c, last, i) && r < end - first; ++r)
           weights[r] += rows[i].weights[h / group * counts[i] + first + r];
-        spans.push_back({head(rows[i].k), head(rows[i].v), std::move(weights)});
+        OracleSpan span{head(rows[i].k), head(rows[i].v), std::move(weights)};
+        for (int r = 0; c.soft_cap > 0 && r < end - first; ++r) {
+          const float* query = queries.data() + (static_cast<size_t>(t) * c.heads + h) * c.dim;
+          span.log_weights[r] +=
+              static_cast<float>(cap_weight(c, query, span.k.data() + r * c.dim));
+        }
+        spans.push_back(std::move(span));
       }
       std::vector<const OracleSpan*> mine;
       for (const OracleSpan& s : spans) mine.push_back(&s);
       std::vector<double> want;
       const size_t at = (static_cast<size_t>(t) * c.heads + h) * c.dim;
-      oracle(want, queries.data() + at, c.dim, 1 / std::sqrt(static_cast<double>(c.dim)), mine);
+      const double log_sum =
+          oracle(want, queries.data() + at, c.dim, 1 / std::sqrt(static_cast<double>(c.dim)), mine);
+      if (c.sinks) {
+        for (double& x : want) x /= 1 + std::exp(sink_of(h) - log_sum);
+      }
       const auto from = got.begin() + static_cast<ptrdiff_t>(at);
       worst = std::max(worst, relative_error({from, from + c.dim}, want));
     }
@@ -273,6 +299,34 @@ TEST(CudaCausal, QueriesSeeTheirWindow) {
         EXPECT_LT(error_of(c), bound(c.dtype)) << window << ": " << tokens << " after " << before;
         c.spans = {96, 70};
         EXPECT_LT(error_of(c), bound(c.dtype)) << window << ": " << tokens << ", three spans";
+      }
+    }
+  }
+}
+
+TEST(CudaCausal, CapsAndSinks) {
+  PITH_NEEDS_GPU();
+  for (const int dim : {64, 128, 256}) {
+    for (const bool sinks : {false, true}) {
+      for (const float cap : {0.0f, 0.4f}) {
+        if (!sinks && cap == 0) continue;
+        Case c{.dim = dim, .tokens = 70, .soft_cap = cap, .sinks = sinks};
+        EXPECT_LT(error_of(c), bound(c.dtype)) << dim << ", its own rows";
+        c.spans = {100, 64, 37};
+        c.before = 5;
+        c.log_weight = 0.3f;
+        EXPECT_LT(error_of(c), bound(c.dtype)) << dim << ", spans";
+        c.weighted = c.some = true;
+        EXPECT_LT(error_of(c), bound(c.dtype)) << dim << ", weights";
+        c = {.dim = dim,
+             .tokens = 70,
+             .dtype = DType::kBF16,
+             .spans = {90, 200},
+             .before = 3,
+             .window = 80,
+             .soft_cap = cap,
+             .sinks = sinks};
+        EXPECT_LT(error_of(c), bound(c.dtype)) << dim << ", a window";
       }
     }
   }

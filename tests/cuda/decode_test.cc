@@ -3,6 +3,7 @@
 
 #include "attend/cuda/decode.h"
 
+#include "attend/cuda/decode_groups.h"
 #include "harness.h"
 #include "pith/error.h"
 
@@ -147,6 +148,76 @@ TEST(CudaDecode, RolesCountForOneSumOnly) {
   c.weights = true;
   c.roles = {DeviceRole::kBoth, DeviceRole::kNumerator, DeviceRole::kDenominator};
   EXPECT_LT(error_of(c), bound(c.dtype));
+}
+
+// Calls of one launch, each with sinks of its own or none, and of lists that one block merges,
+// several blocks, or none have rows of.
+TEST(CudaDecode, SinksOfSeveralCallsInOneLaunch) {
+  PITH_NEEDS_GPU();
+  constexpr int kCalls = 3, kHeads = 18, kDim = 64;
+  const DecodeShape shape{1, kHeads, 2, kDim, 1, 0, 2};
+  MemoryCounter counter;
+  std::vector<DecodePlace> places;
+  std::vector<DeviceArray<float>> outs, log_sums, sinks;
+  std::vector<DeviceArray<uint16_t>> held;
+  std::vector<DeviceArray<DeviceSpan>> spans;
+  for (int i = 0; i < kCalls; ++i) {
+    std::vector<DeviceSpan> own(2);
+    const int rows[] = {i == 1 ? 2000 : 30 + i, i == 2 ? 0 : 700};
+    for (int g = 0; g < 2; ++g) {
+      const size_t numbers = static_cast<size_t>(rows[g]) * kDim;
+      own[g].rows = rows[g];
+      own[g].row_stride = kDim;
+      held.push_back(to_device(counter, normals(numbers, DType::kF16, 10 * i + g)));
+      own[g].keys = held.back().data();
+      held.push_back(to_device(counter, normals(numbers, DType::kF16, 50 + 10 * i + g)));
+      own[g].values = held.back().data();
+    }
+    spans.push_back(to_device(counter, own));
+    held.push_back(to_device(counter, normals(kHeads * kDim, DType::kF16, 200 + i)));
+    std::vector<float> logits(kHeads);
+    for (int h = 0; h < kHeads; ++h) logits[h] = static_cast<float>(i + h % 7);
+    sinks.push_back(to_device(counter, logits));
+    outs.push_back(to_device(counter, std::vector<float>(kHeads * kDim, NAN)));
+    log_sums.push_back(to_device(counter, std::vector<float>(kHeads, NAN)));
+    places.push_back({held.back().data(), spans.back().data(), outs.back().data(),
+                      log_sums.back().data(), nullptr, nullptr});
+  }
+  const auto run = [&] {
+    const auto on_device = to_device(counter, places);
+    const DecodeScratch scratch(counter, shape, nullptr, kCalls);
+    DecodeGroups groups;
+    for (int i = 0; i < kCalls; ++i) {
+      DecodeCall call{places[i], shape, DType::kF16};
+      call.company = {&groups, on_device.data() + i, kCalls, 4};
+      groups.next_sequence();
+      decode_dense(call, scratch, nullptr);
+    }
+    const auto launches = groups.take();
+    EXPECT_EQ(launches.size(), 1u);
+    DecodeGroups::run(launches, nullptr);
+    std::vector<std::vector<float>> found;
+    for (int i = 0; i < kCalls; ++i) found.push_back(to_host(outs[i]));
+    for (int i = 0; i < kCalls; ++i) found.push_back(to_host(log_sums[i]));
+    return found;
+  };
+  const auto plain = run();
+  places[0].sinks = sinks[0].data();  // the second call has none
+  places[2].sinks = sinks[2].data();
+  const auto with = run();
+  EXPECT_EQ(with[1], plain[1]);
+  EXPECT_EQ(with[kCalls + 1], plain[kCalls + 1]);
+  for (const int i : {0, 2}) {
+    for (int h = 0; h < kHeads; ++h) {
+      const double logit = i + h % 7, before = plain[kCalls + i][h];
+      const double log_sum = std::log(std::exp(before) + std::exp(logit));
+      EXPECT_NEAR(with[kCalls + i][h], log_sum, 1e-4) << i << ", " << h;
+      for (int c = 0; c < kDim; ++c) {
+        const double want = plain[i][h * kDim + c] * std::exp(before - log_sum);
+        EXPECT_NEAR(with[i][h * kDim + c], want, 1e-5) << i << ", " << h << ", " << c;
+      }
+    }
+  }
 }
 
 TEST(CudaDecode, RefusesShapesThatItDoesNotKnow) {

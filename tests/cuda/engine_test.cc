@@ -28,6 +28,15 @@ const RandomModel kGemma3{.dtype = DType::kF32,
                           .like = "Gemma3ForCausalLM",
                           .more = R"({"sliding_window": 40, "sliding_window_pattern": 3,
                                       "query_pre_attn_scalar": 200, "rope_theta": 1e6})"};
+// Soft caps of scores and of logits, small enough to matter; every other layer slides.
+const RandomModel kGemma2{.dtype = DType::kF32,
+                          .head_dim = 64,
+                          .layers = 3,
+                          .tied = true,
+                          .like = "Gemma2ForCausalLM",
+                          .more = R"({"sliding_window": 40, "query_pre_attn_scalar": 20,
+                                      "attn_logit_softcapping": 1.5,
+                                      "final_logit_softcapping": 2})"};
 // Fused matrices, 48 of 64 channels turn, by the long factors.
 const RandomModel kPhi3{.like = "Phi3ForCausalLM", .more = R"({"partial_rotary_factor": 0.75,
                           "original_max_position_embeddings": 128,
@@ -77,8 +86,9 @@ INSTANTIATE_TEST_SUITE_P(
                          {.dtype = DType::kF32, .qkv_bias = true, .biases = true, .tied = true}},
                     Case{"qwen2", {.head_dim = 128, .heads = 6, .kv_heads = 1, .qkv_bias = true}},
                     Case{"qwen3", {.dtype = DType::kF32, .head_dim = 128, .qk_norm = true}},
-                    Case{"gemma3", kGemma3}, Case{"gemma3_f16", with_f16(kGemma3)},
-                    Case{"phi3", kPhi3}, Case{"olmo2", kOlmo2}, Case{"granite", kGranite}),
+                    Case{"gemma2", kGemma2}, Case{"gemma3", kGemma3},
+                    Case{"gemma3_f16", with_f16(kGemma3)}, Case{"phi3", kPhi3},
+                    Case{"olmo2", kOlmo2}, Case{"granite", kGranite}),
     [](const auto& test) { return test.param.name; });
 
 // Rows leave the window and are coded or dropped; the model's own rounding is f32's, so that codes

@@ -105,6 +105,8 @@ struct LayerCase {
   double compared = 0.9;  ///< of all passes, at least: both held the same rows before
   int query_heads = 4, kv_heads = 2, dim = 64;
   double scale = 0;
+  double soft_cap = 0;
+  std::vector<float> sink_logits = {};
 };
 
 inline LayerCacheOptions layer_options(const LayerCase& c) {
@@ -119,6 +121,8 @@ inline LayerCacheOptions layer_options(const LayerCase& c) {
   o.seed = 7;
   o.rope_theta = 10000;
   o.scale = c.scale;
+  o.soft_cap = c.soft_cap;
+  o.sink_logits = c.sink_logits;
   return o;
 }
 
@@ -140,6 +144,7 @@ class LayerPair {
   LayerPair(const LayerPair&) = delete;
   LayerPair& operator=(const LayerPair&) = delete;
 
+  LayerCacheOptions options() const { return layer_options(case_); }
   LayerCache& cpu() { return cpu_; }
   LayerCache& gpu() { return gpu_; }
   const std::shared_ptr<Compute>& compute() const { return compute_; }

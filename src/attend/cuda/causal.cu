@@ -1,8 +1,10 @@
 #include "attend/cuda/causal.h"
 
+#include <algorithm>
+
 #include "attend/cuda/causal_result.cuh"
 #include "attend/cuda/causal_tile.cuh"
-#include "attend/cuda/running.cuh"
+#include "attend/cuda/variant.cuh"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
@@ -81,8 +83,13 @@ __device__ inline void add_values(QueryRun<D> (&run)[kBlocks<D>], const Scores (
 }
 
 /// Rows with weights of their own cost the others a tenth of their speed in one kernel: they have
-/// theirs, and so have those of which a query does not see the first ones.
-enum class Kind { kPlain, kWeighted, kBounded };
+/// theirs, and so have those of which a query does not see the first ones. Capped scores have one
+/// for all rows.
+enum class Kind { kPlain, kWeighted, kBounded, kCapped };
+template <Kind kKind>
+inline constexpr bool kWeighs = kKind == Kind::kWeighted || kKind == Kind::kCapped;
+template <Kind kKind>
+inline constexpr bool kBounds = kKind == Kind::kBounded || kKind == Kind::kCapped;
 
 /// The scores of rows that a query does not see vanish; the others are scaled and weighted.
 template <Kind kKind>
@@ -90,9 +97,10 @@ struct Mask {
   float scale, shift;
   int rows, before, from;
   const float* weights;  // [rows] or null
+  SoftCap cap;
 
   __device__ void apply(Scores& s, int first_row, int first_token) const {
-    constexpr bool kBounded = kKind == Kind::kBounded;
+    constexpr bool kBounded = kBounds<kKind>;
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     const bool whole = first_row + kTileRows <= rows &&
                        (before < 0 || first_row + kTileRows <= before + first_token + 1) &&
@@ -100,13 +108,14 @@ struct Mask {
     // How many of the rows of the tile token `first_token` + r sees.
     const int seen = before < 0 ? kTileRows : before + first_token + r + 1 - first_row;
     const int unseen = kBounded ? from + first_token + r - first_row : 0;  // of its first rows
+    if constexpr (kKind == Kind::kCapped) cap.apply(s);
 #pragma unroll
     for (int n = 0; n < kTileRows / 8; ++n) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int row = 8 * n + 2 * c + j % 2;
         s[n][j] = s[n][j] * scale + shift;
-        if constexpr (kKind == Kind::kWeighted) {
+        if (kKind == Kind::kWeighted || (kKind == Kind::kCapped && weights)) {
           s[n][j] += weights[min(first_row + row, rows - 1)] * kLog2e;
         }
         if (whole) continue;
@@ -121,6 +130,17 @@ struct Mask {
 /// The token of this lane's query r or r + 8.
 __device__ inline int token_of(int first_token, int half) {
   return first_token + static_cast<int>(threadIdx.x) % kWarp / 4 + 8 * half;
+}
+
+/// A query's softmax begins with its sink, which takes no value.
+template <int D>
+__device__ inline void begin_at_sink(QueryRun<D>& run, const CausalCall& p, int head) {
+  if (!p.sinks) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    run.top[half] = sink_to_log2(p.sinks[head]);
+    run.sum[half] = threadIdx.x % 4 == 0 ? 1 : 0;
+  }
 }
 
 /// Continues from earlier launches: values are normalised, so their sum is 1.
@@ -198,9 +218,8 @@ __global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
   const int last_token = min((block + 1) * kTileQueries<D>, p.tokens) - 1;
   const int seen = before < 0 ? rows : min(rows, before + last_token + 1);
   const int tiles = (seen + kTileRows - 1) / kTileRows;
-  const int from = kKind == Kind::kBounded ? static_cast<int>(span.from) : 0;
-  const int first_tile =
-      kKind == Kind::kBounded ? max(0, from + block * kTileQueries<D>) / kTileRows : 0;
+  const int from = kBounds<kKind> ? static_cast<int>(span.from) : 0;
+  const int first_tile = kBounds<kKind> ? max(0, from + block * kTileQueries<D>) / kTileRows : 0;
 
   char* const ring = shared + Tile::kQueryBytes;
   const auto fetch = [&](int tile) {
@@ -218,7 +237,11 @@ __global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
   QueryRun<D> run[kBlocks<D>];
 #pragma unroll
   for (int m = 0; m < kBlocks<D>; ++m) {
-    if (!p.first) restore<D>(run[m], p, head, first_token + 16 * m);
+    if (p.first) {
+      begin_at_sink(run[m], p, head);
+    } else {
+      restore<D>(run[m], p, head, first_token + 16 * m);
+    }
   }
 
   const float* weights =
@@ -228,7 +251,8 @@ __global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
                          rows,
                          before,
                          from,
-                         weights};
+                         weights,
+                         SoftCap::of(p.soft_cap, rsqrtf(static_cast<float>(D)))};
   const uint32_t queries_at =
       static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + Tile::row_bytes(own_query);
   const auto ring_at = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
@@ -262,6 +286,11 @@ void launch_as(const CausalCall& call, const CausalSpan& span, cudaStream_t stre
 
 template <class T, int D>
 void launch(const CausalCall& call, const CausalSpan& span, cudaStream_t stream) {
+  if (call.soft_cap != 0) {
+    CausalSpan own = span;  // what a kernel's numbers hold
+    own.from = std::max(span.from, -(int64_t{1} << 30));
+    return launch_as<T, D, Kind::kCapped>(call, own, stream);
+  }
   if (span.bounded(call.tokens)) return launch_as<T, D, Kind::kBounded>(call, span, stream);
   span.log_weights ? launch_as<T, D, Kind::kWeighted>(call, span, stream)
                    : launch_as<T, D, Kind::kPlain>(call, span, stream);

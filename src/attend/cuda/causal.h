@@ -53,6 +53,8 @@ struct CausalCall {
   float* log_sum = nullptr;  // [T, H] logarithm to base 2 of the denominator
   void* result = nullptr;    // [T, H, D] of result_dtype
   DType result_dtype = DType::kF32;
+  float soft_cap = 0;            ///< as AttentionVariant's, and these
+  const float* sinks = nullptr;  // [H], on the device, or null: they join where `first` is
 
   /// Throws kUnsupported for what the kernels do not know.
   void check(const CausalSpan& span) const;

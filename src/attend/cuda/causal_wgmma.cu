@@ -28,7 +28,9 @@ template <class T, int D>
 void launch(const CausalCall& call, std::span<const CausalSpan> spans, cudaStream_t stream) {
   const auto slides = [&](const CausalSpan& span) { return span.bounded(call.tokens); };
   const auto weighted = [](const CausalSpan& span) { return span.log_weights != nullptr; };
-  if (std::ranges::any_of(spans, slides))
+  if (call.soft_cap != 0)
+    launch_as<T, D, ChunkKind::kCapped, false>(call, spans, stream);
+  else if (std::ranges::any_of(spans, slides))
     launch_of<T, D, ChunkKind::kBounded>(call, spans, stream);
   else if (std::ranges::any_of(spans, weighted))
     launch_of<T, D, ChunkKind::kWeighted>(call, spans, stream);

@@ -129,6 +129,16 @@ struct ChunkReader {
     }
   }
 
+  /// A query's softmax begins with its sink, which takes no value.
+  __device__ void begin_at_sink(QuerySums& sums, int head) const {
+    if (!p.call.sinks) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sums.top[i] = sink_to_log2(p.call.sinks[head]);
+      sums.sum[i] = threadIdx.x % 4 == 0 ? 1 : 0;
+    }
+  }
+
   /// Continues from earlier launches: values are normalised, so their sum is 1.
   __device__ void restore(QuerySums& sums, Values& acc, int head) const {
 #pragma unroll
@@ -182,6 +192,7 @@ struct ChunkReader {
   /// Scores of a tile become probabilities; as soften().
   __device__ bool soften_tile(Scores& s, QuerySums& sums, float (&factor)[2], int tile) const {
     float to_log2 = kScale;
+    if constexpr (Form::kCapped) p.cap.apply(s);
     if (Form::kWeighted && weighted) {
       const float* weights = space.weights(at.count) + 2 * (static_cast<int>(threadIdx.x) % 4);
 #pragma unroll
@@ -204,7 +215,11 @@ struct ChunkReader {
     query = work.first_query + 64 * group + static_cast<int>(threadIdx.x) / kWarp % 4 * 16 +
             static_cast<int>(threadIdx.x) % kWarp / 4;
     span = -1;
-    if (!p.call.first) restore(sums, acc, work.head);
+    if (p.call.first) {
+      begin_at_sink(sums, work.head);
+    } else {
+      restore(sums, acc, work.head);
+    }
     if (work.tiles > 0) walk_tiles(acc, sums, work);
     write(acc, sums, work.head);
   }

@@ -3,9 +3,10 @@
 // rows, in what order, where they lie in shared memory, and the warpgroup that brings them there.
 
 #include <algorithm>
+#include <cmath>
 
 #include "attend/cuda/causal.h"
-#include "attend/cuda/running.cuh"
+#include "attend/cuda/variant.cuh"
 #include "kernels/cuda/bulk.cuh"
 #include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/numbers.cuh"
@@ -14,8 +15,9 @@
 namespace pith::cuda {
 
 /// Rows with weights of their own, or that a query does not see because they are too old, cost the
-/// others time in one kernel: calls that have some have theirs.
-enum class ChunkKind { kPlain, kWeighted, kBounded };
+/// others time in one kernel: calls that have some have theirs. Calls with capped scores have one
+/// for rows of all kinds.
+enum class ChunkKind { kPlain, kWeighted, kBounded, kCapped };
 
 /// The parameters of a kernel. One span, as an exact prompt's: a block has one item, and what spans
 /// and items take of a tile's time (a tenth) is not there.
@@ -24,8 +26,9 @@ struct ChunkForm {
   static constexpr int D = kHeadDim;
   static constexpr ChunkKind kKind = kOfRows;
   static constexpr bool kOne = kOneSpan;
-  static constexpr bool kWeighted = kKind == ChunkKind::kWeighted;
-  static constexpr bool kBounded = kKind == ChunkKind::kBounded;
+  static constexpr bool kCapped = kKind == ChunkKind::kCapped;
+  static constexpr bool kWeighted = kKind == ChunkKind::kWeighted || kCapped;
+  static constexpr bool kBounded = kKind == ChunkKind::kBounded || kCapped;
   static constexpr int kReaders = 2;  ///< warpgroups of 64 queries
   static constexpr int kQueries = 64 * kReaders, kThreads = 128 * (1 + kReaders);
   /// Rows of a tile: sums of 256 channels leave registers for half.
@@ -48,6 +51,7 @@ struct ChunkParams {
   CUtensorMap q;
   ChunkSpan spans[kMostChunkSpans];
   CausalCall call;
+  SoftCap cap;
   int count;   ///< of spans
   int blocks;  ///< of queries, of each head
 
@@ -298,6 +302,7 @@ ChunkParams chunk_params(const CausalCall& call, std::span<const CausalSpan> spa
                          heads * kRow, heads,      kRow};
   p.q = tensor_map(queries, Form::kQueries);
   p.call = call;
+  p.cap = SoftCap::of(call.soft_cap, 1 / std::sqrt(static_cast<float>(Form::D)));
   p.count = static_cast<int>(spans.size());
   p.blocks = (call.tokens + Form::kQueries - 1) / Form::kQueries;
   return p;

@@ -72,6 +72,7 @@ struct DecodeShape {
   int head_dim = 0;     // D: 64, 128 or, of dense rows, 256
   int spans = 1;        ///< per KV head
   float scale = 0;      ///< of q.k; 0 = 1/sqrt(D)
+  float soft_cap = 0;   ///< as AttentionVariant's
 
   /// Throws kInvalidArgument for a shape that the kernels do not know.
   void check() const;
@@ -91,6 +92,7 @@ struct DecodePlace {
   float* out = nullptr;               // [B, H, D]
   float* log_sum = nullptr;           // [B, H] natural logarithm of the denominator, or null
   const void* note = nullptr;         ///< what work behind attention reads of the step (mass.h)
+  const float* sinks = nullptr;       // [B, H] one logit more in a query's softmax, or null
 };
 
 class DecodeGroups;

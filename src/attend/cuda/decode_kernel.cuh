@@ -53,13 +53,14 @@ struct BlockSpace {
 template <class Tiles, int D>
 __device__ inline void attend_tile(Running<D>& run, const DeviceSpan& span,
                                    const typename Tiles::Tile& tile,
-                                   const typename Tiles::Query& query, int t) {
+                                   const typename Tiles::Query& query, int t, const SoftCap& cap) {
   constexpr int kM = Tiles::kRows / 16;
   const bool plain =
       span.log_weights == nullptr && span.log_weight == 0 && (t + 1) * Tiles::kRows <= span.rows;
   float s[kM][4], w[2 * kM];
   if (!plain) ask_weights(w, span, t * Tiles::kRows);
   Tiles::scores(s, tile, query);
+  cap.apply(s);
   if (!plain) mask_and_weight(s, w, span, t * Tiles::kRows);
   uint32_t p[kM][2];
   run.template weigh<typename Tiles::Number>(p, s, span.role);
@@ -87,7 +88,7 @@ struct DenseRun {
   __device__ void load() {
     if (more) tile = Dense::load(walk.span, walk.tile);
   }
-  __device__ void run(Running<D>& running, const float* q) {
+  __device__ void run(Running<D>& running, const float* q, const SoftCap& cap) {
     if (!more) return;
     const auto query = Dense::prepare(q);
     while (more) {
@@ -96,7 +97,7 @@ struct DenseRun {
       more = walk.next();
       typename Dense::Tile ahead;
       if (more) ahead = Dense::load(walk.span, walk.tile);
-      attend_tile<Dense, D>(running, span, tile, query, t);
+      attend_tile<Dense, D>(running, span, tile, query, t, cap);
       tile = ahead;
     }
   }
@@ -104,12 +105,13 @@ struct DenseRun {
 
 /// The dense spans around coded ones.
 template <class T, class Codec, int D>
-__device__ inline void run_dense_ends(Running<D>& run, DenseWalk<Codec> walk, const float* q) {
+__device__ inline void run_dense_ends(Running<D>& run, DenseWalk<Codec> walk, const float* q,
+                                      const SoftCap& cap) {
   using Dense = DenseTilesOnDemand<T, D>;
   if (!walk.next()) return;
   const auto query = Dense::prepare(q);
   do {
-    attend_tile<Dense, D>(run, walk.span, Dense::load(walk.span, walk.tile), query, walk.tile);
+    attend_tile<Dense, D>(run, walk.span, Dense::load(walk.span, walk.tile), query, walk.tile, cap);
   } while (walk.next());
 }
 
@@ -206,7 +208,8 @@ __device__ inline void start_coded(const DeviceSpan& span, const BlockSpace<Code
 /// One warp's share of a coded span. `started`: its first blocks are on their way.
 template <class Codec, int D>
 __device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
-                                 const BlockSpace<Codec, D>& space, int2 tiles, bool started) {
+                                 const BlockSpace<Codec, D>& space, int2 tiles, bool started,
+                                 const SoftCap& cap) {
   const int first = tiles.x, end = tiles.y;
   constexpr int kStages = Codec::kStages, kWarps = Codec::kWarps;
   char* ring = space.warp();
@@ -224,7 +227,7 @@ __device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
     if (ahead < end) Codec::fetch(ring + free_slot * Codec::kBlockBytes, span, ahead);
     commit_copies();
     attend_tile<Codec, D>(run, span, typename Codec::Tile{ring + slot * Codec::kBlockBytes}, query,
-                          t);
+                          t, cap);
     slot = slot + 1 == kStages ? 0 : slot + 1;
   }
   wait_for_copies<0>();
@@ -286,7 +289,7 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, Codec::kResident)
           ahead.wait();
           load.ask(load.at(p, share.head), queries);
           load.put(space, p, queries);
-          run_dense_ends<T, Codec, D>(run, walk, space.q());
+          run_dense_ends<T, Codec, D>(run, walk, space.q(), p.cap);
           end_head(p, cut, run, end);
         } else if constexpr (!Codec::kPresent) {
           DenseRun<T, Codec, D> dense{walk};
@@ -296,7 +299,7 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, Codec::kResident)
           load.ask(q, queries);
           if (!early) dense.load();
           load.put(space, p, queries);
-          dense.run(run, space.q());
+          dense.run(run, space.q(), p.cap);
           end_head(p, cut, run, end);
         } else {
           // Coded spans first: their blocks are on their way while the queries come.
@@ -310,12 +313,12 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, Codec::kResident)
           load.put(space, p, queries);
           for (bool started = true; more; more = coded.template next<Codec>(), started = false) {
             const DeviceSpan span = coded.span;
-            run_coded<Codec, D>(run, span, space, coded.tiles, started);
+            run_coded<Codec, D>(run, span, space, coded.tiles, started, p.cap);
           }
           if (any) to_true_units<Codec>(run);
           if (coded.dense) {
             if (any) to_dense_order<Codec>(run, reinterpret_cast<float*>(space.warp()));
-            run_dense_ends<T, Codec, D>(run, walk, space.q());
+            run_dense_ends<T, Codec, D>(run, walk, space.q(), p.cap);
           }
           end_head(p, cut, run, end, [&](int t, int u) {
             return coded.dense ? channel_of(t, u) : Codec::channel_of(t, u);

@@ -6,6 +6,7 @@
 #include "attend/cuda/decode.h"
 #include "attend/cuda/decode_groups.h"
 #include "attend/cuda/merge.cuh"
+#include "attend/cuda/variant.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
@@ -16,6 +17,7 @@ struct DecodeParams : PlacedParams {
   float* partials;    // [calls, queries of a list at most, blocks + heads, D + 2]
   int* arrivals;      // [calls, heads]
   float scale;        // of scores, in units of log2
+  SoftCap cap;        // of those
   int heads;          // lists of a call: B * G * query_blocks
   int kv_heads;       // B * G
   int query_blocks;   // groups of at most 8 queries that share a KV head
@@ -36,6 +38,7 @@ struct DecodeParams : PlacedParams {
     to.q = own(&DecodePlace::q);
     to.out = own(&DecodePlace::out);
     to.log_sum = own(&DecodePlace::log_sum);
+    to.sinks = own(&DecodePlace::sinks);
   }
   __device__ const DeviceSpan* spans() const { return own(&DecodePlace::spans); }
   /// Whose rows a list is: nearly always its own number, without a division of thirty instructions.
@@ -82,6 +85,7 @@ inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scr
   p.arrivals = scratch.arrivals();
   const auto dim = static_cast<float>(shape.head_dim);
   p.scale = (shape.scale != 0 ? shape.scale : 1 / sqrtf(dim)) * kLog2e;
+  p.cap = SoftCap::of_log2(shape.soft_cap);
   p.group = shape.query_heads / shape.kv_heads;
   p.query_blocks = shape.query_blocks();
   p.part = shape.part_size();
@@ -191,7 +195,8 @@ __device__ inline HeadOutput output_of(const DecodeParams& p, int head) {
   const int query_head = query_head_of(p, head);
   const DecodePlace& here = p.here();
   return {here.out + static_cast<size_t>(query_head) * D,
-          here.log_sum ? here.log_sum + query_head : nullptr, queries_of(p, head)};
+          here.log_sum ? here.log_sum + query_head : nullptr, queries_of(p, head),
+          here.sinks ? here.sinks + query_head : nullptr};
 }
 
 /// A block's last act for a head. Warps put their parts `stride` bytes apart in `shared`.

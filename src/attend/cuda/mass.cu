@@ -1,5 +1,7 @@
 #include "attend/cuda/mass.h"
 
+#include <cmath>
+
 #include "attend/cuda/causal_tile.cuh"
 #include "attend/cuda/mass_token.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -11,6 +13,7 @@ namespace {
 struct ChunkParams {
   ChunkMass call;
   MassTarget target;
+  SoftCap cap;
 };
 
 /// A block: 64 rows of one KV head, that go past the queries of its group's heads.
@@ -46,6 +49,8 @@ __global__ void __launch_bounds__(kChunkThreads)
       __syncthreads();
       Scores s[kBlocks<D>];
       find_scores<T, D>(s, queries_at, rows_at);
+#pragma unroll
+      for (int m = 0; m < kBlocks<D>; ++m) p.cap.apply(s[m]);
 #pragma unroll
       for (int m = 0; m < kBlocks<D>; ++m) {
 #pragma unroll
@@ -93,7 +98,7 @@ void launch_chunk(const ChunkMass& call, const MassTarget& target, cudaStream_t 
   constexpr size_t kBytes = RowTile<T, D>::kQueryBytes + RowTile<T, D>::kBytes;
   const dim3 grid((target.rows + kTileRows - 1) / kTileRows, call.shape.kv_heads);
   launch_kernel(chunk_mass_kernel<T, D>, {grid, kChunkThreads, kBytes}, stream, "attention mass",
-                {call, target});
+                {call, target, SoftCap::of(call.shape.soft_cap, 1 / std::sqrt(float{D}))});
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ struct MassTarget {
 struct MassShape {
   int query_heads = 0, kv_heads = 0, head_dim = 0;  ///< H, G, D: 64, 128 or 256
   DType dtype = DType::kF16;                        ///< of q and rows: kF16 or kBF16
+  float soft_cap = 0;                               ///< as AttentionVariant's
 };
 
 /// One query, that sees all rows.

@@ -6,7 +6,7 @@
 #include "attend/cuda/dense_tile.cuh"
 #include "attend/cuda/mass.h"
 #include "attend/cuda/merge.cuh"
-#include "attend/cuda/running.cuh"
+#include "attend/cuda/variant.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/numbers.cuh"
@@ -23,17 +23,20 @@ struct TokenParams {
   const float* log_sum;
   const MassTarget* target;
   int group;
+  SoftCap cap;  // of scores to base 2
 };
 /// The arguments of a launch, of one call or, along z, of several.
 struct PlacedMass : PlacedParams {
   size_t target_at, targets_apart;
   int group;
+  SoftCap cap;
 
   __device__ TokenParams here() const {
     const DecodePlace& own = places ? places[blockIdx.z] : place;
     const size_t at = target_at + blockIdx.x * targets_apart;
     return {own.q, own.log_sum,
-            reinterpret_cast<const MassTarget*>(static_cast<const char*>(own.note) + at), group};
+            reinterpret_cast<const MassTarget*>(static_cast<const char*>(own.note) + at), group,
+            cap};
   }
 };
 inline PlacedMass placed_mass(const TokenMass& call, const MassTarget* target) {
@@ -43,6 +46,7 @@ inline PlacedMass placed_mass(const TokenMass& call, const MassTarget* target) {
   placed.place.note = target;
   placed.targets_apart = call.targets_apart;
   placed.group = call.shape.query_heads / call.shape.kv_heads;
+  placed.cap = SoftCap::of_log2(call.shape.soft_cap);
   return placed;
 }
 /// Now, or with others like it. Grid: heads, blocks; kernels of PlacedMass take any number of
@@ -84,7 +88,7 @@ __device__ inline float sum_of_four(const TokenParams& p, int head, int first,
     const int h = first + j;
     if (h >= p.group) break;
     const float log_sum = p.log_sum[head * p.group + h] * kLog2e;
-    sum += exp2_fast(reinterpret_cast<const float*>(&scores)[j] - log_sum);
+    sum += exp2_fast(p.cap(reinterpret_cast<const float*>(&scores)[j]) - log_sum);
   }
   return sum;
 }
@@ -116,8 +120,9 @@ __device__ inline int row_of_lane() {
 }
 /// The probabilities that queries give the lane's row; `s`: a tile's scores, to base 2.
 template <int M>
-__device__ inline float mass_of_lane(const float (&s)[M][4], const float2& log_sums) {
+__device__ inline float mass_of_lane(float (&s)[M][4], const float2& log_sums, const SoftCap& cap) {
   float own = 0;
+  cap.apply(s);
 #pragma unroll
   for (int i = 0; i < 2 * M; ++i) {
     const float* both = &s[i / 2][i % 2 * 2];
@@ -172,7 +177,7 @@ __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& ta
       Tiles::scores(s, tile, query);
 #pragma unroll
       for (float& score : s[0]) score *= scale;
-      const float more = mass_of_lane(s, log_sums);
+      const float more = mass_of_lane(s, log_sums, p.cap);
       if (own) mass[at] = before + more;
     }
   }

@@ -2,7 +2,7 @@
 // Partial results become one: warps of a block in shared memory, then blocks of a head through
 // device memory, by the last block to arrive.
 
-#include "attend/cuda/running.cuh"
+#include "attend/cuda/variant.cuh"
 
 namespace pith::cuda {
 
@@ -71,12 +71,14 @@ struct HeadOutput {
   float* out;      // [queries, D]
   float* log_sum;  // [queries] or null
   int queries;
+  const float* sinks;  // [queries] or null: they join here, once, whoever summed the parts
 };
 
 template <int D>
 __device__ inline void write_nothing_seen(const HeadOutput& to) {
   for (int i = threadIdx.x; i < to.queries * D; i += blockDim.x) to.out[i] = 0;
-  if (to.log_sum && threadIdx.x < to.queries) to.log_sum[threadIdx.x] = -INFINITY;
+  if (to.log_sum && threadIdx.x < to.queries)
+    to.log_sum[threadIdx.x] = to.sinks ? to.sinks[threadIdx.x] : -INFINITY;
 }
 
 /// A head's parts, side by side for each of its queries: at distances known when this is compiled,
@@ -116,6 +118,7 @@ __device__ inline void merge_parts(const HeadOutput& to, const HeadParts& parts,
     for (int w = lane + kWarp; w < count; w += kWarp) top = fmaxf(top, end_of(w).x);
 #pragma unroll
     for (int d = kWarp / 2; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+    if (to.sinks) top = fmaxf(top, sink_to_log2(to.sinks[query]));
     const float first = exp2_fast(end.x - top);
     float sum = first * end.y;
     for (int w = lane + kWarp; w < count; w += kWarp) {
@@ -126,6 +129,7 @@ __device__ inline void merge_parts(const HeadOutput& to, const HeadParts& parts,
     }
 #pragma unroll
     for (int d = kWarp / 2; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    if (to.sinks) sum += exp2_fast(sink_to_log2(to.sinks[query]) - top);
     const float scale = sum > 0 ? 1 / sum : 0;
     if (lane < count) shares[lane * kQueries + query] = first * scale;
     for (int w = lane + kWarp; w < count; w += kWarp) shares[w * kQueries + query] *= scale;

@@ -34,7 +34,8 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       seed_(seed),
       first_layer_(only.value_or(0)),
       common_(common ? std::move(common) : std::make_shared<DeviceCommon>(memory.root())),
-      space_(common_->space(site())) {
+      space_(common_->space(site())),
+      sinks_(common_->memory(), shape, first_layer_, only ? *only + 1 : shape.layers, stream) {
   const int end = only ? *only + 1 : shape.layers;
   std::vector<std::vector<Part>> plans;
   for (int l = first_layer_; l < end; ++l) plans.push_back(plan_heads(l));
@@ -120,6 +121,7 @@ DeviceCache::DeviceCache(const DeviceCache& o)
       layers_(o.layers_),
       common_(o.common_),
       space_(o.space_),
+      sinks_(o.sinks_),
       cache_positions_(o.cache_positions_),
       probe_(o.probe_) {
   make_step_memory();
@@ -207,13 +209,17 @@ std::vector<Upload> DeviceCache::token_uploads() const {
 }
 
 DecodeShape DeviceCache::token_shape() const {
-  return {1, shape_.query_heads, shape_.kv_heads, shape_.head_dim, 1, 0};
+  return {1, shape_.query_heads, shape_.kv_heads, shape_.head_dim, 1, 0, shape_.soft_cap};
 }
 
 DecodePlace DeviceCache::token_place(int layer, float* out, const void* q) const {
   const size_t first = first_spans_[index(layer)];
-  return {q, spans_.device() + first, out, log_sum_.data(),
-          token_notes_.device() + first_notes_[index(layer)]};
+  return {q,
+          spans_.device() + first,
+          out,
+          log_sum_.data(),
+          token_notes_.device() + first_notes_[index(layer)],
+          sinks_.of(layer)};
 }
 
 int DeviceCache::count_blocks() const {
@@ -331,26 +337,23 @@ void DeviceCache::end_prompt(int layer, size_t tokens, bool ends) {
   if (ends && layer + 1 == end_layer()) notes_.end_prompt(this->tokens());
 }
 
-CausalCall DeviceCache::chunk_call(const void* q, size_t tokens) const {
-  CausalCall call;
-  call.query_heads = shape_.query_heads;
-  call.kv_heads = shape_.kv_heads;
-  call.head_dim = shape_.head_dim;
-  call.tokens = static_cast<int>(tokens);
-  call.dtype = dtype_;
-  call.q = q;
+CausalCall DeviceCache::chunk_call(int layer, const void* q, size_t tokens) const {
+  CausalCall call{shape_.query_heads,       shape_.kv_heads, shape_.head_dim,
+                  static_cast<int>(tokens), dtype_,          q};
+  call.soft_cap = shape_.soft_cap;
+  call.sinks = sinks_.of(layer);
   return call;
 }
 
 void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens) {
-  CausalCall call = chunk_call(q, tokens);
+  CausalCall call = chunk_call(layer, q, tokens);
   call.result = result;
   call.result_dtype = dtype;
   at(layer).attend_chunk(call, space_, late_, [this] { pass_layer(false); });
 }
 
 const float* DeviceCache::attend_chunk_only(int layer, const void* q, size_t tokens) {
-  CausalCall call = chunk_call(q, tokens);
+  CausalCall call = chunk_call(layer, q, tokens);
   at(layer).attend_held(call, space_);
   const size_t numbers = tokens * static_cast<size_t>(shape_.query_heads * shape_.head_dim);
   if (call.first)
@@ -401,15 +404,12 @@ void DeviceCache::archive_layer(int layer, Archive& a) {
 
 void DeviceCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed, int threads) {
   check_error_probe(options);
+  if (shape_.varies()) refuse_variant();
   if (cache_positions_) refuse_cache_positions();
   begun_ = false;
   probe_ = std::make_unique<DeviceProbe>(
       DeviceProbeSite{&memory_, stream_, shape_, dtype_, seed, first_layer_, end_layer()}, options,
       threads);
-}
-
-std::vector<AttentionError> DeviceCache::attention_errors() const {
-  return probe_ ? probe_->errors() : std::vector<AttentionError>();
 }
 
 HeadRows DeviceCache::rows(int layer, int head) const {

@@ -11,6 +11,7 @@
 #include "cache/cuda/device_common.h"
 #include "cache/cuda/device_probe.h"
 #include "cache/cuda/layer_rows.h"
+#include "cache/cuda/sink_logits.h"
 #include "cache/stream_notes.h"
 #include "kernels/cuda/pinned.h"
 
@@ -105,7 +106,9 @@ class DeviceCache {
 
   /// As KvCache's. `threads` of the host compare; 0 = all.
   void start_error_probe(const ErrorProbeOptions& options, uint64_t seed, int threads);
-  std::vector<AttentionError> attention_errors() const;
+  std::vector<AttentionError> attention_errors() const {
+    return probe_ ? probe_->errors() : std::vector<AttentionError>();
+  }
 
   /// As KvCache's.
   const std::vector<TokenRange>& protected_tokens() const { return notes_.protected_rows.ranges(); }
@@ -135,7 +138,7 @@ class DeviceCache {
   LayerRows& at(int layer) const { return *layers_[index(layer)]; }
   TokenSlots slots_of(size_t i);
   TokenStep token_step(int layer, const DecodePlace& place, const DecodeScratch& scratch) const;
-  CausalCall chunk_call(const void* q, size_t tokens) const;
+  CausalCall chunk_call(int layer, const void* q, size_t tokens) const;
   std::unique_ptr<LayerRows> make_layer(int layer, std::vector<Part>& parts);
   std::shared_ptr<const DeviceCodec> with_tables(const LayerPlan& plan, const TableSite& site);
   /// The layer has a sliding window of its own: it forgets what is protected, as the model does.
@@ -171,6 +174,7 @@ class DeviceCache {
   DeviceArray<float> log_sum_;             // [H] of a token
   std::shared_ptr<DeviceCommon> common_;
   ChunkSpace& space_;
+  SinkLogits sinks_;
   bool begun_ = false;            // what kernels read of the next token is written
   int blocks_ = 1;                // of that token's attention: see token_blocks()
   LateWork late_;                 // the moves that nobody has taken yet

@@ -73,6 +73,7 @@ DecodePlace HeadForms::place_of(size_t i, const DecodePlace& whole) const {
   place.out += query * dim_;
   place.log_sum += query;
   place.note = static_cast<const TokenNote*>(whole.note) + form.first_note;
+  if (place.sinks) place.sinks += query;
   return place;
 }
 

@@ -28,7 +28,7 @@ void HeadMass::write(const TokenSlots& slots, const NewRows& fresh) const {
 
 void HeadMass::add_token(const TokenStep& step, const DecodeCall& call) const {
   const DecodeShape& shape = call.shape;
-  TokenMass mass{{shape.query_heads, shape.kv_heads, shape.head_dim, call.dtype},
+  TokenMass mass{{shape.query_heads, shape.kv_heads, shape.head_dim, call.dtype, shape.soft_cap},
                  call.q,
                  call.log_sum,
                  call.company};
@@ -47,7 +47,7 @@ void HeadMass::add_chunk(const CausalCall& call, ChunkSpace& space) const {
   const auto tokens = static_cast<size_t>(call.tokens);
   const MassRequest request = s_.plan.mass(tokens);
   ChunkMass of;
-  of.shape = {call.query_heads, call.kv_heads, call.head_dim, call.dtype};
+  of.shape = {call.query_heads, call.kv_heads, call.head_dim, call.dtype, call.soft_cap};
   of.q = call.q;
   of.log_sum = call.log_sum;
   of.tokens = call.tokens;

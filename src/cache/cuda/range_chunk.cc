@@ -52,6 +52,7 @@ CausalCall RangeChunk::call_of(const HeadRun& run, const CausalCall& all) const 
   call.query_heads = static_cast<int>(run.stores->query_heads());
   call.kv_heads = static_cast<int>(run.stores->heads());
   call.q = queries_;
+  if (call.sinks) call.sinks += first_query(run);
   call.result = result_;
   return call;
 }

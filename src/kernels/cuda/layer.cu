@@ -130,6 +130,13 @@ __global__ void __launch_bounds__(kThreads)
   for (size_t i = threadIdx.x; i < p.width; i += kThreads) x[i] += at(i) * factor * p.weight[i];
 }
 
+__global__ void soft_cap_kernel(float* x, float cap, size_t width) {
+  const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= width) return;
+  float& own = x[blockIdx.y * width + i];
+  own = cap * tanhf(own / cap);
+}
+
 __global__ void bias_kernel(float* hidden, const float* bias, size_t width) {
   for (size_t i = threadIdx.x; i < width; i += kThreads) hidden[blockIdx.x * width + i] += bias[i];
 }
@@ -265,6 +272,12 @@ void add_normed(const AddNormedCall& call, cudaStream_t stream) {
 void add_bias(float* hidden, const float* bias, size_t tokens, size_t width, cudaStream_t stream) {
   launch_kernel(bias_kernel, {static_cast<unsigned>(tokens), kThreads}, stream, "bias", hidden,
                 bias, width);
+}
+
+void soft_cap(float* x, float cap, size_t tokens, size_t width, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((width + kThreads - 1) / kThreads),
+                  static_cast<unsigned>(tokens));
+  launch_kernel(soft_cap_kernel, {grid, kThreads}, stream, "soft cap", x, cap, width);
 }
 
 void make_heads(const HeadsCall& call, cudaStream_t stream) {

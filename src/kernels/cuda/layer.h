@@ -70,6 +70,9 @@ void add_normed(const AddNormedCall& call, cudaStream_t stream);
 /// hidden [T, width] += bias [width].
 void add_bias(float* hidden, const float* bias, size_t tokens, size_t width, cudaStream_t stream);
 
+/// x [T, width] <- cap tanh(x / cap).
+void soft_cap(float* x, float cap, size_t tokens, size_t width, cudaStream_t stream);
+
 /// Where new rows go: row `row` on, of every KV head.
 struct RowTarget {
   void *k = nullptr, *v = nullptr;  // [G, head_stride / D, D]

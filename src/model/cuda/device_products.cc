@@ -101,9 +101,14 @@ void DeviceForward::add_update(const Parts& update, const float* norm, size_t to
 
 /// Logits after rows [first, first + n.tokens) of the residual stream, into the first rows.
 void DeviceForward::make_logits(size_t first, const ProductRows& n) {
-  if (n.few()) return few_logits(first, n.tokens);
-  normalise(weights_->final_norm(), first, n.tokens);
-  multiply(logits_.data(), weights_->head(), n);
+  if (n.few()) {
+    few_logits(first, n.tokens);
+  } else {
+    normalise(weights_->final_norm(), first, n.tokens);
+    multiply(logits_.data(), weights_->head(), n);
+  }
+  if (const float cap = weights_->details().logit_soft_cap; cap > 0)
+    soft_cap(logits_.data(), cap, n.tokens, static_cast<size_t>(config_.vocab), stream_);
 }
 
 void DeviceForward::multiply_few(FewTokensCall call) {

@@ -64,7 +64,7 @@ struct TokenKeyMass {
         float s[2][4];
         Keys<D>::scores(s, codes + static_cast<size_t>(t) * Keys<D>::kCodeBytes,
                         sides + static_cast<size_t>(t) * Keys<D>::kSideBytes, query);
-        const float own = mass_of_lane(s, log_sums);
+        const float own = mass_of_lane(s, log_sums, p.cap);
         if (row < coded) mass[row] = before + own;
       }
     }

@@ -97,6 +97,7 @@ struct LevelRun {
   Space space;
   const uint4* q;  // [D/32, lanes] the queries as operands
   Builder keys, values;
+  const SoftCap& cap;
 
   static __device__ LevelBlock block_at(const char* codes, const StagePart& part,
                                         const DeviceSpan& span) {
@@ -153,6 +154,7 @@ struct LevelRun {
           if (m == 1) s[1][j] = half[0][j];
         }
       }
+      cap.apply(s);
       fetch_keys(span, t + warps, end);
       if (span.log_weights || span.log_weight != 0 || (t + 1) * kBlockRows > span.rows) {
         mask_and_weight(s, span, t * kBlockRows);
@@ -236,7 +238,8 @@ __global__ void __launch_bounds__(kMostLevelWarps<D>* kWarp, 1)
                   space,
                   operands + (f.keys.meets_rotated() ? (1 + which) * D : 0),
                   {f.keys, table, kv_head},
-                  {f.values, table + kPairTable, kv_head}};
+                  {f.values, table + kPairTable, kv_head},
+                  p.cap};
         };
         const auto start = [&](const CodedWalk& at) {
           const DeviceSpan span = at.span;
@@ -282,7 +285,8 @@ __global__ void __launch_bounds__(kMostLevelWarps<D>* kWarp, 1)
         if (rotated) rotate_sums<D>(run, space);
         if (walk.dense) {
           run_dense_ends<T, LevelTiles, D>(
-              run, DenseWalk<LevelTiles>{share.spans, p.span_count, share.begin, share.end}, q);
+              run, DenseWalk<LevelTiles>{share.spans, p.span_count, share.begin, share.end}, q,
+              p.cap);
         }
         end_head(p, cut, run,
                  {share.head, shared, static_cast<size_t>(p.warp_bytes), LevelTiles::warps()});

@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kMassWarps<D>* kWarp)
       builder.build(built[warp], kBuiltKeyStride<D>, parts, first % kBlockRows, 0);
       float s[1][4];
       score_built<D>(s, built[warp], operands);
-      const float own = mass_of_lane(s, log_sums);
+      const float own = mass_of_lane(s, log_sums, p.cap);
       const int row = first + row_of_lane(), at = target.coded_from + row;
       if (row_of_lane() >= kBuiltRows || row >= coded) continue;
       mass[at] = query > 0 || at < target.known ? mass[at] + own : own;

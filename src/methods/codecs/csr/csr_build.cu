@@ -79,6 +79,7 @@ struct BuildRun {
   BuildSide keys, values;
   const CsrLayout &key_layout, &value_layout;
   const double* turns;
+  const SoftCap& cap;
   BuildQueries<D> q;
   RowTurns<D> row_turns;
   const int* positions = nullptr;  // [32] of the tile's rows, if each has its own
@@ -224,6 +225,7 @@ struct BuildRun {
       } else {
         scores(s, key_codes(i));
       }
+      cap.apply(s);
       if (span.log_weights || span.log_weight != 0 || (t + 1) * BuildTiles::kRows > span.rows) {
         mask_and_weight(s, span, t * BuildTiles::kRows);
       }
@@ -289,7 +291,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
                                 {space.value_atoms(), p.values.pairs, p.value_chunks},
                                 p.keys,
                                 p.values,
-                                p.turns};
+                                p.turns,
+                                p.cap};
         rows.start();
         CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
         bool any = false;
@@ -304,7 +307,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         if (walk.dense) {
           run_dense_ends<T, BuildTiles, D>(
               run, DenseWalk<BuildTiles>{share.spans, p.span_count, share.begin, share.end},
-              space.q());
+              space.q(), p.cap);
         }
         end_head(p, cut, run, {share.head, shared, static_cast<size_t>(p.warp_bytes), space.warps},
                  [&](int t, int u) {

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
         __syncthreads();
         make_table(space, p.key_atoms +
                               static_cast<size_t>(p.common_keys ? 0 : kv_head) * p.key_count * D);
-        CsrRun<D, kPairs, kQuads> coded{space, p.chunks, p.value_count};
+        CsrRun<D, kPairs, kQuads> coded{space, p.chunks, p.value_count, p.cap};
         coded.start();
         __syncthreads();
         CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
         if (walk.dense) {
           run_dense_ends<T, CsrTiles, D>(
               run, DenseWalk<CsrTiles>{share.spans, p.span_count, share.begin, share.end},
-              space.q());
+              space.q(), p.cap);
         }
         end_head(p, cut, run, {share.head, shared, static_cast<size_t>(p.warp_bytes), space.warps});
       });

@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kMassThreads)
         for (int c = lane; c < D; c += kWarp) score += rows[i][c] * to_float(q[c]);
 #pragma unroll
         for (int d = kWarp / 2; d > 0; d /= 2) score += __shfl_xor_sync(~0u, score, d);
-        own += exp2_fast(score * scale - p.token.log_sum[query] * kLog2e);
+        own += exp2_fast(p.token.cap(score * scale) - p.token.log_sum[query] * kLog2e);
       }
       const int row = first + i;
       if (lane == 0) mass[row] = target.coded_from + row < target.known ? mass[row] + own : own;
@@ -196,7 +196,8 @@ void add_csr_mass(const CsrCoding& coding, const CsrAtoms& keys, const TokenMass
   words.packed = false;
   const MassParams params{coding,
                           keys,
-                          {call.q, call.log_sum, target, shape.query_heads / shape.kv_heads},
+                          {call.q, call.log_sum, target, shape.query_heads / shape.kv_heads,
+                           SoftCap::of_log2(shape.soft_cap)},
                           coding.layout(true),
                           CsrSide::of(words, keys, true, shape.head_dim)};
   const size_t bytes = sizeof(float4) * static_cast<size_t>(coding.key_chunks * keys.count);

@@ -95,7 +95,8 @@ struct CsrRun {
   static constexpr int kQ = 4 * kQuads;
 
   const Space& space;
-  int chunks, values;      // atoms per chunk
+  int chunks, values;  // atoms per chunk
+  const SoftCap& cap;
   float top[kQ], sum[kQ];  // sum: over this lane's rows
 
   __device__ int sums_size() const { return kQuads * chunks * values; }
@@ -228,7 +229,7 @@ struct CsrRun {
     bool rises = false;
 #pragma unroll
     for (int q = 0; q < kQ; ++q) {
-      s[q] = inside ? s[q] + w * kLog2e : -INFINITY;
+      s[q] = inside ? cap(s[q]) + w * kLog2e : -INFINITY;
       rises |= s[q] > top[q] + kLazy;
     }
     if (__any_sync(~0u, rises)) follow(s);

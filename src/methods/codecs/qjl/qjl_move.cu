@@ -196,7 +196,8 @@ void add_qjl_mass(const QjlProjection& projection, const TokenMass& call, const 
                   cudaStream_t stream) {
   add_token_mass(call, target, stream);
   const MassShape& shape = call.shape;
-  const MassParams params{{call.q, call.log_sum, target, shape.query_heads / shape.kv_heads},
+  const MassParams params{{call.q, call.log_sum, target, shape.query_heads / shape.kv_heads,
+                           SoftCap::of_log2(shape.soft_cap)},
                           static_cast<const __half*>(projection.half_rows)};
   const LaunchShape launch{dim3(shape.kv_heads, kMassBlocks), dim3(kMassThreads), 0};
   with_rows_of(shape.dtype, shape.head_dim, [&]<class T, int D>() {
