@@ -296,9 +296,9 @@ void DeviceCache::end_token(LateWork& late) {
 }
 
 void DeviceCache::pass_layer(bool last) {
-  if (one_by_one_) return take_moves();
-  space_.next_layer();
-  if (++layers_waiting_ < space_.layers_together() && !last) return;
+  // Scratch of a layer's own is needed only by one that waits: of a long prompt it is much.
+  if (!one_by_one_ && ++layers_waiting_ < space_.layers_together() && !last)
+    return space_.next_layer();
   take_moves();
 }
 

@@ -30,6 +30,12 @@ struct ShapeSpace {
         scratch(memory, shape, stream),
         queries(memory, MemoryKind::kScratch),
         answers(memory, MemoryKind::kScratch) {}
+  /// Gives back what a prompt needed.
+  void clear() {
+    common->clear_space();
+    queries.allocate(0, nullptr);
+    answers.allocate(0, nullptr);
+  }
   std::shared_ptr<cuda::DeviceCommon> common;
   cuda::DecodeScratch scratch;
   cuda::DeviceBuffer queries;        // [T, H, D] of 16 bits
@@ -193,6 +199,7 @@ class CudaLayer final : public LayerBackend {
   void end_prompt() override {
     const Turn turn(shared_);
     cache_->end_prefill();
+    space_->clear();
   }
   void protect(std::span<const TokenRange> ranges) override {
     const Turn turn(shared_);
