@@ -2,7 +2,8 @@
 without CUDA (pip install . -C cmake.define.PITH_CUDA=ON; tools/gpu/torch.sh runs this file alone)."""
 
 import copy
-import gc
+import pathlib
+import sys
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ import pith
 from pith import _pith
 from pith.hf import PithCache, check, compressed
 from small_models import ARCHITECTURES, CACHE, CHUNKS_HAVE_POSITIONS, EXPERTS, attention, make_model, prompt
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu"))
+from card import pool_bytes, process_bytes  # noqa: E402
 
 DEVICE = "cuda"
 MB = 1 << 20
@@ -168,28 +172,20 @@ def test_capture_is_refused(llama):
             pith.hf._attention.attention(layer, q, key, value, None, scaling=0.125)
 
 
-def used():
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    free, everything = torch.cuda.mem_get_info()
-    return everything - free
-
-
 def test_memory_falls():
-    """The card loses what the ledger says, under a policy much less, and has it again after close()."""
+    """This process takes of the card what the ledger says, under a policy much less, and gives it back at close()."""
     model = on_gpu("Llama", num_key_value_heads=4, max_position_embeddings=1 << 17, num_hidden_layers=4)
     grown, said = {}, {}
     for policy in ("exact", "knorm(budget=25%)+int4,sink=4,window=64"):
         cache = PithCache(policy, model=model, percent_of=1 << 16)
         ids = prompt(1, 4096).to(DEVICE)
         model(ids, **{CACHE: cache}, logits_to_keep=1)
-        before, start = used(), cache.ledger().total_bytes
+        before, start = pool_bytes(), cache.ledger().total_bytes
         for _ in range(15):
             model(ids, **{CACHE: cache}, logits_to_keep=1)
-        grown[policy], said[policy] = used() - before, cache.ledger().total_bytes - start
+        grown[policy], said[policy] = pool_bytes() - before, cache.ledger().total_bytes - start
         cache.close()
-        assert used() - before < 32 * MB
+        assert pool_bytes() - before < 32 * MB
     assert said["exact"] > 200 * MB
     for policy, bytes_ in grown.items():  # the driver's pool gives whole blocks of 32 MB
         assert abs(bytes_ - said[policy]) < 0.05 * said[policy] + 33 * MB, (policy, bytes_, said[policy])
@@ -206,7 +202,7 @@ def test_what_torch_keeps_makes_room():
             model(ids, **{CACHE: cache}, logits_to_keep=1)
             return cache.ledger().rows_kept
     expected = rows_of_a_new_cache()  # and all kernels are loaded, which take memory too
-    used()
+    process_bytes()
     held = []
     with pytest.raises(torch.OutOfMemoryError):
         while True:
