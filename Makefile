@@ -1,6 +1,6 @@
 # The short commands. `make` alone builds the program at build/bin/pith; `make help` lists the rest.
 .DEFAULT_GOAL := build
-.PHONY: build chat install uninstall package demo python python-hf test test-cuda test-emulated asan tsan fuzz cuda bench format lint clean help
+.PHONY: build chat install uninstall package demo python python-hf wheel test test-cuda test-emulated asan tsan fuzz cuda bench format lint clean help
 
 # One compiler per core, and no more than free memory allows (1.5 GB each).
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
@@ -38,6 +38,10 @@ python-hf: ## the cache inside transformers: torch in an environment of its own 
 	@tools/python_torch.sh
 	@tools/python_torch.sh kvpress
 	@tests/python_hf_test.sh build
+
+wheel: ## a wheel of the Python package that needs no packages of Debian, in build/wheel/dist, tried where ours are not
+	@tools/setup.sh python
+	@tools/wheel.sh build/wheel
 
 test: ## build everything and run every test
 	@tools/setup.sh build
@@ -103,7 +107,7 @@ lint: ## every static check: format, clang-tidy, includes, docs, claims, tree
 	@tools/check.sh
 
 clean: ## remove all that was built
-	@rm -rf build .pip-build
+	@rm -rf build .pip-build .pip-wheel
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
