@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""The figures of docs/python.md for pith.hf, as tables. Needs torch (tools/python_torch.sh), `gguf`, and SmolLM2
-(`pith pull smollm2`):
+"""The figures of docs/python.md for pith.hf, as tables. Needs torch (tools/python_torch.sh), `gguf`, and a model
+(`pith pull smollm2`; --model names another of them):
     tools/hf_figures.py fidelity     KL of policies in transformers, beside the engine's own figure
+    tools/hf_figures.py presses      KL of kvpress's presses, beside Pith's selectors of the same rows (with kvpress)
     tools/hf_figures.py speed        attention at 16K tokens beside sdpa over a DynamicCache
     tools/hf_figures.py memory       resident memory of 32K tokens
 """
 
 import argparse
+import contextlib
 import gc
 import pathlib
 import statistics
@@ -34,36 +36,81 @@ def kl(expected, ours):
     return float((p.exp() * (p - q)).sum(-1).mean())
 
 
-def fidelity(args):
-    """A prompt, then a continuation token by token: both read what the policy left of the prompt."""
-    path = pathlib.Path(pith.pull("smollm2"))
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
-    own = pith.Model.load(str(path))
-    engine = pith.Engine(own, threads=2, f32_arithmetic=True, chunk=args.prompt)
-    ids = own.tokenizer.encode(TEXT.read_text(encoding="utf-8"))[:args.prompt + args.continuation]
-    tensor = torch.tensor([ids])
-    print(f"SmolLM2-135M-Instruct, {args.prompt} tokens of {TEXT.name}, KL over the {args.continuation} after them\n")
-    print("| policy | KL in transformers | KL in the engine | bits | rows kept |\n|---|---|---|---|---|")
+class Text:
+    """A model in transformers, dequantised, and a text of which it reads a prompt, then a token at a time."""
 
-    def in_transformers(cache):
-        logits = [model(tensor[:, :args.prompt], **{CACHE: cache}, logits_to_keep=1).logits[0]]
-        logits += [model(tensor[:, t:t + 1], **{CACHE: cache}).logits[0] for t in range(args.prompt, len(ids))]
-        return torch.cat(logits[1:])
+    def __init__(self, args):
+        self.path = pathlib.Path(pith.pull(args.model))
+        self.model = AutoModelForCausalLM.from_pretrained(self.path.parent, gguf_file=self.path.name,
+                                                          dtype=torch.float32).eval()
+        self.own = pith.Model.load(str(self.path))
+        self.prompt = args.prompt
+        self.ids = self.own.tokenizer.encode(TEXT.read_text(encoding="utf-8"))[:args.prompt + args.continuation]
+        print(f"{args.model}, {args.prompt} tokens of {TEXT.name}, KL over the {args.continuation} after them\n")
+
+    def logits(self, cache, press=contextlib.nullcontext):
+        """[continuation, vocabulary] after the prompt, which is read under the press."""
+        ids = torch.tensor([self.ids])
+        with press(self.model):
+            self.model(ids[:, :self.prompt], **{CACHE: cache}, logits_to_keep=1)
+        # A press's cache is shorter than the text.
+        return torch.cat([self.model(ids[:, t:t + 1], position_ids=torch.tensor([[t]]), **{CACHE: cache}).logits[0]
+                          for t in range(self.prompt, len(self.ids))])
+
+
+def fidelity(args):
+    """Both read what the policy left of the prompt."""
+    text = Text(args)
+    engine = pith.Engine(text.own, threads=2, f32_arithmetic=True, chunk=args.prompt)
+    print("| policy | KL in transformers | KL in the engine | bits | rows kept |\n|---|---|---|---|---|")
 
     def in_engine(policy):
         with pith.Session(engine, policy, percent_of=args.prompt) as session:
-            session.append(ids[:args.prompt])
-            return torch.from_numpy(np.stack([session.decode(t) for t in ids[args.prompt:]]))
+            session.append(text.ids[:args.prompt])
+            return torch.from_numpy(np.stack([session.decode(t) for t in text.ids[args.prompt:]]))
 
     with torch.inference_mode():
-        expected, own_expected = in_transformers(DynamicCache()), in_engine("exact,dtype=f32")
-        model.set_attn_implementation("pith")
+        expected, own_expected = text.logits(DynamicCache()), in_engine("exact,dtype=f32")
+        text.model.set_attn_implementation("pith")
         for policy in POLICIES:
-            cache = pith.hf.PithCache(policy, model=model)
-            ours = kl(expected, in_transformers(cache))
+            cache = pith.hf.PithCache(policy, model=text.model)
+            ours = kl(expected, text.logits(cache))
             ledger = cache.ledger()
             print(f"| `{policy}` | {ours:.5f} | {kl(own_expected, in_engine(policy)):.5f} "
                   f"| {ledger.effective_bits:.2f} | {100 * ledger.rows_kept / ledger.rows_seen:.0f} % |", flush=True)
+
+
+def pairs(kept):
+    """kvpress's presses that keep so many rows of the prompt, and Pith's policies of as many."""
+    import kvpress
+    ours = "dtype=f32,sink={},window={}"  # a selection at the prompt's end and none after it, as theirs
+    plain = f"(budget={kept},interval=100000)," + ours.format(0, 0)
+    behind = f"budget={kept - 64},interval=100000)," + ours.format(0, 64)
+    return [("KnormPress", kvpress.KnormPress, "knorm" + plain),
+            ("KeyDiffPress", kvpress.KeyDiffPress, "keydiff" + plain),
+            ("TOVAPress", kvpress.TOVAPress, f"tova(budget={kept - 1},interval=100000)," + ours.format(0, 1)),
+            ("SnapKVPress", kvpress.SnapKVPress, "snapkv(kernel=5," + behind),
+            ("PyramidKVPress", kvpress.PyramidKVPress, "pyramidkv(kernel=5,beta=20," + behind),
+            ("ExpectedAttentionPress", kvpress.ExpectedAttentionPress,
+             f"expected_attention(budget={kept - 4},interval=100000)," + ours.format(4, 0)),
+            ("StreamingLLMPress", kvpress.StreamingLLMPress, f"streaming_llm(window={kept - 4}),dtype=f32,sink=4")]
+
+
+def presses(args):
+    """Each reads the prompt exactly, keeps a part of the rows, and reads on; float32 rows on both sides."""
+    text = Text(args)
+    kept = int(args.prompt * args.keep)
+    print(f"{kept} of {args.prompt} rows per layer and KV head after the prompt\n\n"
+          "| press | its KL | Pith's policy | its KL |\n|---|---|---|---|")
+    with torch.inference_mode():
+        expected = text.logits(DynamicCache())
+        for name, press, policy in pairs(kept):
+            text.model.set_attn_implementation("sdpa")
+            # Half a row more: kvpress rounds down.
+            theirs = kl(expected, text.logits(DynamicCache(), press(compression_ratio=1 - (kept + 0.5) / args.prompt)))
+            text.model.set_attn_implementation("pith")
+            ours = kl(expected, text.logits(pith.hf.PithCache(policy, model=text.model)))
+            print(f"| {name} | {theirs:.5f} | `{policy}` | {ours:.5f} |", flush=True)
 
 
 def long_model(layers, implementation):
@@ -147,7 +194,9 @@ def memory(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["fidelity", "speed", "memory"])
+    parser.add_argument("what", choices=["fidelity", "presses", "speed", "memory"])
+    parser.add_argument("--model", default="smollm2", help="a name of `pith pull`")
+    parser.add_argument("--keep", type=float, default=0.25, help="presses: the share of the prompt's rows that stays")
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--continuation", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=0, help="0: 16384 for speed, 8192 for memory")
@@ -158,7 +207,7 @@ def main():
     args.tokens = args.tokens or {"speed": 16384, "memory": 8192}.get(args.what, 0)
     torch.set_num_threads(2)
     transformers.logging.set_verbosity_error()
-    {"fidelity": fidelity, "speed": speed, "memory": memory}[args.what](args)
+    {"fidelity": fidelity, "presses": presses, "speed": speed, "memory": memory}[args.what](args)
 
 
 if __name__ == "__main__":
