@@ -1,11 +1,13 @@
-"""Pith's selectors as presses of kvpress, and its engine's own choice of rows.
+"""Pith's selectors as presses of kvpress, its engine's own choice of rows, and the engine behind their pipeline.
 
     from kvpress import AdaKVPress
     press = AdaKVPress(PithScorerPress("snapkv,window=64", compression_ratio=0.5))   # our scores, their choice
     press = PithPress("keydiff(budget=25%)+int4,sink=4,window=64")                   # our choice, their cache
+    PithEnginePipeline(path, "express(s=25%)+int4,sink=4")(context, question=text)["answer"]   # our engine
 
-Both act in prefill on transformers' own tensors: kvpress frees rows, and codes cost what float rows cost.
-A PithCache (pith.hf) holds what a policy really keeps. kvpress 0.5.5 needs transformers below 5.3.
+Presses act in prefill on transformers' own tensors: kvpress frees rows, and codes cost what float rows cost.
+A PithCache (pith.hf) and a session hold what a policy really keeps. `python -m pith.kvpress.evaluate` runs kvpress's
+own evaluation with either. kvpress 0.5.5 needs transformers below 5.3.
 """
 
 import dataclasses
@@ -19,11 +21,12 @@ try:
 except ImportError as error:
     raise ImportError("pith.kvpress needs kvpress 0.5.5 or newer: pip install 'pith-kv[kvpress]'") from error
 
-from . import _pith
-from .hf._layer import tensors_of
-from .hf._support import refuse
+from .. import _pith
+from ..hf._layer import tensors_of
+from ..hf._support import refuse
+from ._pipeline import PithEnginePipeline
 
-__all__ = ["PithPress", "PithScorerPress"]
+__all__ = ["PithEnginePipeline", "PithPress", "PithScorerPress"]
 
 
 def _queries(module, hidden_states, kwargs):
