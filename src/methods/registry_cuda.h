@@ -34,9 +34,9 @@ PITH_SELECTORS_ON_GPU(PITH_DECLARE)
   std::shared_ptr<const DeviceCodec> make_##name##_on_gpu(const MethodOptions& options);
 PITH_CODECS_ON_GPU(PITH_DECLARE)
 #undef PITH_DECLARE
-/// Keys in one form and values in another, of those pairs that have a kernel of their own: int8,
-/// int4 (by Offers::code), f16, bf16. Null: other pairs.
-std::shared_ptr<const DeviceCodec> make_pair_on_gpu(const std::string& keys,
-                                                    const std::string& values);
+/// Keys of one codec beside values of another, of pairs that have a kernel of their own; null:
+/// others.
+std::shared_ptr<const DeviceCodec> make_pair_on_gpu(std::shared_ptr<const DeviceCodec> keys,
+                                                    std::shared_ptr<const DeviceCodec> values);
 
 }  // namespace pith::cuda

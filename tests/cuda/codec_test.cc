@@ -21,12 +21,14 @@ struct Coded {
 struct Kind {
   GroupedCodec codec;
   int bits;
-  bool channel_keys, minima;
+  bool channel_keys, minima, rotated = false;
 };
 constexpr Kind kKinds[] = {{GroupedCodec::kKivi2, 2, true, true},
                            {GroupedCodec::kKivi4, 4, true, true},
                            {GroupedCodec::kInt4, 4, false, false},
-                           {GroupedCodec::kInt8, 8, false, false}};
+                           {GroupedCodec::kInt8, 8, false, false},
+                           {GroupedCodec::kRotatedInt4, 4, false, false, true},
+                           {GroupedCodec::kRotatedInt8, 8, false, false, true}};
 
 Coded code(const Kind& kind, bool keys, DType dtype, const DeviceArray<uint16_t>& x, int heads,
            int rows, int dim, MemoryCounter& counter) {
@@ -40,7 +42,8 @@ Coded code(const Kind& kind, bool keys, DType dtype, const DeviceArray<uint16_t>
   return out;
 }
 
-/// Rows [heads * rows, D] that the blocks stand for; scales [.., same shape] beside them.
+/// Rows [heads * rows, D] that the blocks stand for, still rotated if codes are of rotated rows;
+/// scales [.., same shape] beside them.
 struct Decoded {
   std::vector<float> x, scale;
 };
@@ -115,12 +118,12 @@ TEST(CudaGrouped, CodesAreWithinHalfAScale) {
         for (const bool keys : {true, false}) {
           const auto coded = code(kind, keys, dtype, device, heads, rows, dim, counter);
           const auto decoded = decode(kind, keys, coded, heads, rows, dim);
-          const auto want = widen(x, dtype);
+          const auto want = kind.rotated ? rotated(widen(x, dtype), dim) : widen(x, dtype);
           for (size_t i = 0; i < x.size(); ++i) {
             // The f16 scale and minimum are off by 2^-11 of themselves at most.
             const double slack = 1e-3 * (1 << kind.bits) * decoded.scale[i] + 2e-3;
             ASSERT_NEAR(decoded.x[i], want[i], 0.5 * decoded.scale[i] + slack);
-            ASSERT_LT(decoded.scale[i], 9.0 / ((1 << kind.bits) - 2));
+            ASSERT_LT(decoded.scale[i], 10.0 / ((1 << kind.bits) - 2));
           }
         }
       }
@@ -208,8 +211,12 @@ TEST(CudaGrouped, AttentionReadsCodesBetweenDenseRows) {
           const auto k_device = to_device(counter, k), v_device = to_device(counter, v);
           const auto k_coded = code(kind, true, dtype, k_device, heads, padded, dim, counter);
           const auto v_coded = code(kind, false, dtype, v_device, heads, padded, dim, counter);
-          const auto k_rows = decode(kind, true, k_coded, heads, padded, dim).x;
-          const auto v_rows = decode(kind, false, v_coded, heads, padded, dim).x;
+          auto k_rows = decode(kind, true, k_coded, heads, padded, dim).x;
+          auto v_rows = decode(kind, false, v_coded, heads, padded, dim).x;
+          if (kind.rotated) {
+            k_rows = rotated(std::move(k_rows), dim);
+            v_rows = rotated(std::move(v_rows), dim);
+          }
           const auto k_dense = widen(k, dtype), v_dense = widen(v, dtype);
 
           std::vector<DeviceSpan> spans;

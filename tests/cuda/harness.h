@@ -91,6 +91,23 @@ inline std::vector<float> widen(const std::vector<uint16_t>& x, DType dtype) {
   return y;
 }
 
+/// Rows [.., dim] after the orthonormal Walsh-Hadamard transform, its own inverse.
+inline std::vector<float> rotated(std::vector<float> rows, int dim) {
+  const auto scale = static_cast<float>(1 / std::sqrt(dim));
+  for (auto row = rows.begin(); row != rows.end(); row += dim) {
+    for (int bit = 1; bit < dim; bit *= 2) {
+      for (int i = 0; i < dim; ++i) {
+        if (i & bit) continue;
+        const float a = row[i], b = row[i | bit];
+        row[i] = a + b;
+        row[i | bit] = a - b;
+      }
+    }
+    for (int i = 0; i < dim; ++i) row[i] *= scale;
+  }
+  return rows;
+}
+
 template <class T>
 DeviceArray<T> to_device(MemoryCounter& counter, const std::vector<T>& host) {
   DeviceArray<T> device(counter, MemoryKind::kPayload, std::max<size_t>(host.size(), 1), nullptr);

@@ -27,26 +27,19 @@ std::shared_ptr<const DeviceCodec> make_side(const SideChoice& side) {
   return device->make(codec_row(side.codec.name).read(side.codec));
 }
 
-/// The codec of keys and values. `moved`: rows may move between blocks.
-std::shared_ptr<const DeviceCodec> codec_of(const CohortPolicy& policy, bool moved) {
+/// The codec of keys and values.
+std::shared_ptr<const DeviceCodec> codec_of(const CohortPolicy& policy) {
   const SideChoice &keys = policy.keys, &values = policy.values;
   const bool wide = policy.site.head_dim > kMostFragmentDim;
-  auto k = make_side(keys);
-  const auto v = make_side(values);
+  auto k = make_side(keys), v = make_side(values);
   if (k && v && keys.offers.code == values.offers.code) {
     if (const auto rows = wide ? k->as_levels() : nullptr) return rows;
     return k;
   }
-  if (!moved && !wide) {
-    const auto form = [](const SideChoice& side) -> std::string {
-      return side.offers.coded ? side.offers.code : to_string(side.body);
-    };
-    if (auto both = make_pair_on_gpu(form(keys), form(values))) return both;
-  }
-  const auto levels = [](const auto& codec, DType rows) {
-    return codec ? codec->as_levels() : dense_levels(rows);
-  };
-  return mix_levels(levels(k, keys.body), levels(v, values.body));
+  if (!k) k = dense_levels(keys.body);
+  if (!v) v = dense_levels(values.body);
+  if (auto both = wide ? nullptr : make_pair_on_gpu(k, v)) return both;
+  return mix_levels(k->as_levels(), v->as_levels());
 }
 
 /// As rows are stored in a body that the selector keeps.
@@ -54,7 +47,7 @@ std::shared_ptr<const DeviceCodec> codec_under(const CohortPolicy& policy) {
   const Needs& needs = policy.selector.needs;
   // Rows that stay where they are may lie in any codec's groups.
   const bool stay = needs.all() || (needs.body == Needs::Body::kDrawn && needs.evicts == 0);
-  std::shared_ptr<const DeviceCodec> codec = codec_of(policy, !stay);
+  std::shared_ptr<const DeviceCodec> codec = codec_of(policy);
   if (stay || (needs.body == Needs::Body::kHalved && !policy.keys.offers.before_rope)) return codec;
   // They may be selected again, or do not follow each other.
   const auto alone = codec->with_rows_alone(static_cast<int>(policy.site.head_dim));

@@ -39,6 +39,20 @@ struct FirstQueries {
 class LevelCodec;
 class DeviceCodec;
 
+/// Forms of one side's rows that are operands of decode kernels, of which pairs have a kernel of
+/// their own (methods/pairs_cuda.cc). kNone: others.
+enum class TileForm : uint8_t {
+  kNone,
+  kF16,
+  kBF16,
+  kInt8,
+  kInt4,
+  kRotatedInt4,
+  kTurboquant2,
+  kTurboquant3,
+  kTurboquant4
+};
+
 enum class CodePartOf : uint8_t { kKeyCodes, kKeySide, kValueCodes, kValueSide, kRecords };
 /// What DeviceCodec::check_loaded looks at, on the host.
 struct LoadedCodes {
@@ -69,6 +83,8 @@ class DeviceCodec {
   /// The same codes as rows of levels (level_format.h), in which keys of one codec go with values
   /// of any other; null: they are not.
   virtual std::shared_ptr<const LevelCodec> as_levels() const { return nullptr; }
+  /// Of keys and of values.
+  virtual TileForm tiles() const { return TileForm::kNone; }
   /// Equal names code equally.
   virtual std::string name() const = 0;
   /// The codec with the tables of one layer; null: it has none, and serves as it is.
@@ -128,7 +144,8 @@ class DeviceCodec {
   virtual void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const {
     for (const MoveCodesCall& call : calls) move_rows(call, stream);
   }
-  /// Values alone, of codecs whose values stand alone beside another's keys.
+  /// Keys or values alone, of codecs that have tiles() or, values, that go beside another's keys.
+  virtual void move_keys(const MoveCodesCall& /*call*/, cudaStream_t) const {}
   virtual void move_values(const MoveCodesCall& /*call*/, cudaStream_t) const {}
   /// As cuda::add_token_mass, for dense rows and coded ones.
   virtual void add_token_mass(const TokenMass& /*call*/, const MassTarget* /*target*/,

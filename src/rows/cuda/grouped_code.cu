@@ -9,6 +9,10 @@ void code_keys(GroupedCodec codec, const CoderLaunch& launch, cudaStream_t strea
     case GroupedCodec::kKivi4: return code_rows<4, Grouping::kChannelKeys>(launch, stream);
     case GroupedCodec::kInt4: return code_rows<4, Grouping::kTokenKeys>(launch, stream);
     case GroupedCodec::kInt8: return code_rows<8, Grouping::kTokenKeys>(launch, stream);
+    case GroupedCodec::kRotatedInt4:
+      return code_rows<4, Grouping::kTokenKeys, true>(launch, stream);
+    case GroupedCodec::kRotatedInt8:
+      return code_rows<8, Grouping::kTokenKeys, true>(launch, stream);
   }
 }
 
@@ -18,6 +22,10 @@ void code_values(GroupedCodec codec, const CoderLaunch& launch, cudaStream_t str
     case GroupedCodec::kKivi4: return code_rows<4, Grouping::kAsymmetricValues>(launch, stream);
     case GroupedCodec::kInt4: return code_rows<4, Grouping::kSymmetricValues>(launch, stream);
     case GroupedCodec::kInt8: return code_rows<8, Grouping::kSymmetricValues>(launch, stream);
+    case GroupedCodec::kRotatedInt4:
+      return code_rows<4, Grouping::kSymmetricValues, true>(launch, stream);
+    case GroupedCodec::kRotatedInt8:
+      return code_rows<8, Grouping::kSymmetricValues, true>(launch, stream);
   }
 }
 

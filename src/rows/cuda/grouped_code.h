@@ -10,7 +10,8 @@
 
 namespace pith::cuda {
 
-enum class GroupedCodec { kKivi2, kKivi4, kInt4, kInt8 };
+/// The last two code rows that a Walsh-Hadamard transform rotated, as int4 and int8 do.
+enum class GroupedCodec { kKivi2, kKivi4, kInt4, kInt8, kRotatedInt4, kRotatedInt8 };
 
 GroupedBytes grouped_bytes(GroupedCodec codec, int head_dim);
 
@@ -29,14 +30,17 @@ void unpack_many_grouped_keys(GroupedCodec codec, std::span<const UnpackRowsCall
                               cudaStream_t stream);
 void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream);
 
-/// int4 and int8, `bits` a code. Rows move as they are (see MoveCodesCall), and the mass of a token
-/// is summed over dense and coded keys (see MassTarget).
+/// int4 and int8, rotated or not, `bits` a code. Rows move as they are (see MoveCodesCall), and the
+/// mass of a token is summed over dense and coded keys (see MassTarget).
 void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream);
+void move_coded_keys(int bits, const MoveCodesCall& call, cudaStream_t stream);
+void move_coded_values(int bits, const MoveCodesCall& call, cudaStream_t stream);
 /// The same of many places (DeviceCodec::move_rows_of).
 void move_many_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream);
 /// The same of KIVI's values in two bits alone.
 void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream);
-void add_coded_mass(int bits, const TokenMass& call, const MassTarget* target, cudaStream_t stream);
+void add_coded_mass(GroupedCodec keys, const TokenMass& call, const MassTarget* target,
+                    cudaStream_t stream);
 
 /// Decode attention over dense spans and spans of `codec`.
 void decode_grouped(GroupedCodec codec, const DecodeCall& call, const DecodeScratch& scratch,

@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "rows/cuda/grouped_code.h"
+#include "rows/cuda/level_lane.cuh"
 
 namespace pith::cuda {
 
@@ -48,7 +49,23 @@ struct CodeJobs {
   CodeJob of[kMostJobs];
 };
 
-template <class T, int D, int kBits, Grouping kGrouping>
+/// The transform of all rows of a block, which is its own inverse; all threads call it, after a
+/// barrier.
+template <int D>
+__device__ inline void rotate_block(float (&rows)[kBlockRows][D + 1]) {
+  using Lane = LevelLane<D>;
+  for (int row = threadIdx.x / kWarp; row < kBlockRows; row += blockDim.x / kWarp) {
+    float x[Lane::kMine];
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) x[e] = rows[row][Lane::channel(e)];
+    Lane::hadamard(x);
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) rows[row][Lane::channel(e)] = x[e];
+  }
+  __syncthreads();
+}
+
+template <class T, int D, int kBits, Grouping kGrouping, bool kRotated>
 __global__ void __launch_bounds__(128)
     code_kernel(const __grid_constant__ CodeJobs jobs, size_t row_stride) {
   constexpr bool kMinima = kHasMinima<kGrouping>;
@@ -68,6 +85,7 @@ __global__ void __launch_bounds__(128)
     rows[i / D][i % D] = static_cast<float>(from[i / D * row_stride + i % D]);
   }
   __syncthreads();
+  if constexpr (kRotated) rotate_block<D>(rows);
   for (int g = threadIdx.x; g < kGroups; g += blockDim.x) {
     float least = INFINITY, most = -INFINITY;
     for (int i = 0; i < 32; ++i) {
@@ -120,7 +138,7 @@ struct CoderLaunch {
   std::span<const CodeJob> jobs;
 };
 
-template <class T, int D, int kBits, Grouping kGrouping>
+template <class T, int D, int kBits, Grouping kGrouping, bool kRotated>
 void launch_coder(const CoderLaunch& launch, cudaStream_t stream) {
   if (launch.batch.rows == 0) return;
   for (size_t first = 0; first < launch.jobs.size(); first += kMostJobs) {
@@ -128,20 +146,20 @@ void launch_coder(const CoderLaunch& launch, cudaStream_t stream) {
     CodeJobs jobs;
     std::copy_n(launch.jobs.begin() + first, count, jobs.of);
     const dim3 grid(launch.batch.rows / kBlockRows, launch.batch.heads, count);
-    launch_kernel(code_kernel<T, D, kBits, kGrouping>, {grid, 128}, stream,
+    launch_kernel(code_kernel<T, D, kBits, kGrouping, kRotated>, {grid, 128}, stream,
                   "coding of grouped rows", jobs, launch.row_stride);
   }
 }
 
-template <int kBits, Grouping kGrouping>
+template <int kBits, Grouping kGrouping, bool kRotated = false>
 void code_rows(const CoderLaunch& launch, cudaStream_t stream) {
   const bool bf16 = launch.batch.dtype == DType::kBF16;
   if (launch.batch.head_dim == 64) {
-    bf16 ? launch_coder<__nv_bfloat16, 64, kBits, kGrouping>(launch, stream)
-         : launch_coder<__half, 64, kBits, kGrouping>(launch, stream);
+    bf16 ? launch_coder<__nv_bfloat16, 64, kBits, kGrouping, kRotated>(launch, stream)
+         : launch_coder<__half, 64, kBits, kGrouping, kRotated>(launch, stream);
   } else {
-    bf16 ? launch_coder<__nv_bfloat16, 128, kBits, kGrouping>(launch, stream)
-         : launch_coder<__half, 128, kBits, kGrouping>(launch, stream);
+    bf16 ? launch_coder<__nv_bfloat16, 128, kBits, kGrouping, kRotated>(launch, stream)
+         : launch_coder<__half, 128, kBits, kGrouping, kRotated>(launch, stream);
   }
 }
 

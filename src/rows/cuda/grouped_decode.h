@@ -9,8 +9,13 @@ void decode_kivi2(const DecodeCall& call, const DecodeScratch& scratch, cudaStre
 void decode_kivi4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
 void decode_int4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
 void decode_int8(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
-/// Keys in int8, values in int4.
+/// Rows that a Walsh-Hadamard transform rotated.
+void decode_rotated_int4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
+void decode_rotated_int8(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
+/// Keys in int8, values in int4, as they are or rotated.
 void decode_int8_int4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
+void decode_int8_rotated_int4(const DecodeCall& call, const DecodeScratch& scratch,
+                              cudaStream_t stream);
 /// One side in rows of f16 or bf16 as they are, the other in int4 or int8.
 void decode_f16_keys(int bits, const DecodeCall& call, const DecodeScratch& scratch,
                      cudaStream_t stream);

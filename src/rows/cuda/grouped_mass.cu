@@ -2,20 +2,23 @@
 // block of 32 rows, whose scores are those of attention (grouped_tiles.cuh). Memory-bound: reads
 // each key's codes once for eight query heads of a group.
 
+#include <type_traits>
+
 #include "attend/cuda/grouped_tiles.cuh"
 #include "attend/cuda/head_walk.cuh"
 #include "attend/cuda/mass_token.cuh"
 #include "attend/cuda/merge.cuh"
 #include "rows/cuda/grouped_code.h"
+#include "rows/cuda/rotated_tiles.cuh"
 
 namespace pith::cuda {
 namespace {
 
-template <int kBits>
+template <int kBits, bool kRotated>
 struct TokenKeyMass {
   static constexpr int kWarps = kTokenThreads / kWarp;
   template <int D>
-  using Keys = TokenKeys<D, kBits>;
+  using Keys = std::conditional_t<kRotated, RotatedKeys<D, kBits>, TokenKeys<D, kBits>>;
   static constexpr int resident(int dim) { return kBits * dim > 512 ? 4 : 6; }
 
   static int query_blocks(int group) { return (group + kQueries - 1) / kQueries; }
@@ -73,11 +76,15 @@ struct TokenKeyMass {
 
 }  // namespace
 
-void add_coded_mass(int bits, const TokenMass& call, const MassTarget* target,
+void add_coded_mass(GroupedCodec keys, const TokenMass& call, const MassTarget* target,
                     cudaStream_t stream) {
   with_rows_of(call.shape.dtype, call.shape.head_dim, [&]<class T, int D>() {
-    bits == 4 ? launch_token<T, D, TokenKeyMass<4>>(call, target, stream)
-              : launch_token<T, D, TokenKeyMass<8>>(call, target, stream);
+    const auto launch = keys == GroupedCodec::kInt4   ? launch_token<T, D, TokenKeyMass<4, false>>
+                        : keys == GroupedCodec::kInt8 ? launch_token<T, D, TokenKeyMass<8, false>>
+                        : keys == GroupedCodec::kRotatedInt4
+                            ? launch_token<T, D, TokenKeyMass<4, true>>
+                            : launch_token<T, D, TokenKeyMass<8, true>>;
+    launch(call, target, stream);
   });
 }
 

@@ -91,23 +91,27 @@ __device__ inline void find_sources(int (&sources)[kBlockRows], const MoveCodesC
   __syncthreads();
 }
 
+enum class MovedSides { kBoth, kKeys, kValues };
+
 /// Places that one launch takes.
 template <size_t kPlaces>
 struct CodeMoves {
   MoveCodesCall of[kPlaces];
+  MovedSides sides;
 };
 
-/// Blocks (block of 32 rows, head, place x keys or values).
+/// Blocks (block of 32 rows, head, place, of both sides x keys or values).
 template <int D, int kBits, size_t kPlaces>
 __global__ void __launch_bounds__(kThreads)
     move_kernel(const __grid_constant__ CodeMoves<kPlaces> moves) {
-  const MoveCodesCall& p = moves.of[kPlaces == 1 ? 0 : blockIdx.z / 2];
+  const bool both = moves.sides == MovedSides::kBoth;
+  const MoveCodesCall& p = moves.of[kPlaces == 1 ? 0 : both ? blockIdx.z / 2 : blockIdx.z];
   if (kPlaces > 1 && static_cast<int>(blockIdx.x) >= p.blocks()) return;
   __shared__ int sources[kBlockRows];
   const int head = blockIdx.y;
   const int block = p.first_block() + static_cast<int>(blockIdx.x);
   find_sources(sources, p, head, block);
-  const bool keys = blockIdx.z % 2 == 0;
+  const bool keys = both ? blockIdx.z % 2 == 0 : moves.sides == MovedSides::kKeys;
   const size_t from = head * p.from.stride, to = head * p.to.stride + block;
   const auto move_of = [&](const void* codes, const void* side, void* to_codes, void* to_side) {
     return BlockMove<D, kBits>{static_cast<const uint32_t*>(codes) + from * D * kBits,
@@ -141,8 +145,10 @@ __global__ void __launch_bounds__(kThreads) move_values(const __grid_constant__ 
 }
 
 template <size_t kPlaces>
-void move_some(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream) {
+void move_some(int bits, std::span<const MoveCodesCall> calls, MovedSides sides,
+               cudaStream_t stream) {
   CodeMoves<kPlaces> moves;
+  moves.sides = sides;
   std::ranges::copy(calls, moves.of);
   int blocks = 0;
   for (const MoveCodesCall& call : calls) blocks = std::max(blocks, call.blocks());
@@ -152,7 +158,8 @@ void move_some(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stre
       any.head_dim == 64
           ? (bits == 4 ? move_kernel<64, 4, kPlaces> : move_kernel<64, 8, kPlaces>)
           : (bits == 4 ? move_kernel<128, 4, kPlaces> : move_kernel<128, 8, kPlaces>);
-  const dim3 grid(blocks, any.heads, static_cast<unsigned>(2 * calls.size()));
+  const size_t each = sides == MovedSides::kBoth ? 2 : 1;
+  const dim3 grid(blocks, any.heads, static_cast<unsigned>(each * calls.size()));
   launch_kernel(kernel, {grid, kThreads}, stream, "moving coded rows", moves);
 }
 
@@ -167,12 +174,21 @@ void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream) {
 }
 
 void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream) {
-  if (call.count > 0) move_some<1>(bits, {&call, 1}, stream);
+  if (call.count > 0) move_some<1>(bits, {&call, 1}, MovedSides::kBoth, stream);
+}
+
+void move_coded_keys(int bits, const MoveCodesCall& call, cudaStream_t stream) {
+  if (call.count > 0) move_some<1>(bits, {&call, 1}, MovedSides::kKeys, stream);
+}
+
+void move_coded_values(int bits, const MoveCodesCall& call, cudaStream_t stream) {
+  if (call.count > 0) move_some<1>(bits, {&call, 1}, MovedSides::kValues, stream);
 }
 
 void move_many_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream) {
   constexpr size_t kPlaces = 64;
-  in_groups(calls, kPlaces, [&](auto some) { move_some<kPlaces>(bits, some, stream); });
+  in_groups(calls, kPlaces,
+            [&](auto some) { move_some<kPlaces>(bits, some, MovedSides::kBoth, stream); });
 }
 
 }  // namespace pith::cuda

@@ -20,7 +20,7 @@ struct Unpackings {
 };
 
 /// Blocks (block of 32 rows, head, place).
-template <class T, int D, int kBits, Grouping kGrouping, size_t kPlaces>
+template <class T, int D, int kBits, Grouping kGrouping, bool kRotated, size_t kPlaces>
 __global__ void __launch_bounds__(kThreads)
     unpack_kernel(const __grid_constant__ Unpackings<kPlaces> places) {
   const UnpackRowsCall& p = places.of[kPlaces == 1 ? 0 : blockIdx.z];
@@ -31,6 +31,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto* side = static_cast<const __half*>(p.side) + block * kScales * (kMinima ? 2 : 1);
   T* to = static_cast<T*>(p.out) + blockIdx.y * p.head_stride +
           static_cast<size_t>(blockIdx.x) * kBlockRows * D;
+  __shared__ float rows[kRotated ? kBlockRows : 1][D + 1];
   for (int i = threadIdx.x; i < kBlockRows * D; i += kThreads) {
     const int row = i / D, channel = i % D;
     CodePlace place;
@@ -51,18 +52,30 @@ __global__ void __launch_bounds__(kThreads)
       low = -scale * (1 << (kBits - 1));
     }
     const uint32_t code = codes[place.word] >> place.bit & ((1u << kBits) - 1);
-    to[i] = from_float<T>(low + scale * static_cast<float>(code));
+    const float x = low + scale * static_cast<float>(code);
+    if constexpr (kRotated) {
+      rows[row][channel] = x;
+    } else {
+      to[i] = from_float<T>(x);
+    }
+  }
+  if constexpr (kRotated) {
+    __syncthreads();
+    rotate_block<D>(rows);
+    for (int i = threadIdx.x; i < kBlockRows * D; i += kThreads) {
+      to[i] = from_float<T>(rows[i / D][i % D]);
+    }
   }
 }
 
-template <int kBits, Grouping kGrouping, size_t kPlaces = 1>
+template <int kBits, Grouping kGrouping, bool kRotated = false, size_t kPlaces = 1>
 void unpack(const Unpackings<kPlaces>& places, cudaStream_t stream, unsigned count = 1) {
   const UnpackRowsCall& call = places.of[0];
   if (call.blocks == 0) return;
   const auto launch = [&]<class T, int D>() {
     const dim3 grid(call.blocks, call.heads, count);
-    launch_kernel(unpack_kernel<T, D, kBits, kGrouping, kPlaces>, {grid, kThreads}, stream,
-                  "unpacking of coded rows", places);
+    launch_kernel(unpack_kernel<T, D, kBits, kGrouping, kRotated, kPlaces>, {grid, kThreads},
+                  stream, "unpacking of coded rows", places);
   };
   const bool bf16 = call.dtype == DType::kBF16;
   if (call.head_dim == 64) {
@@ -84,6 +97,10 @@ void unpack_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls, cuda
     case GroupedCodec::kKivi4: return unpack<4, Grouping::kChannelKeys>(places, stream, count);
     case GroupedCodec::kInt4: return unpack<4, Grouping::kTokenKeys>(places, stream, count);
     case GroupedCodec::kInt8: return unpack<8, Grouping::kTokenKeys>(places, stream, count);
+    case GroupedCodec::kRotatedInt4:
+      return unpack<4, Grouping::kTokenKeys, true>(places, stream, count);
+    case GroupedCodec::kRotatedInt8:
+      return unpack<8, Grouping::kTokenKeys, true>(places, stream, count);
   }
 }
 
@@ -106,6 +123,10 @@ void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaS
     case GroupedCodec::kKivi4: return unpack<4, Grouping::kAsymmetricValues>(one, stream);
     case GroupedCodec::kInt4: return unpack<4, Grouping::kSymmetricValues>(one, stream);
     case GroupedCodec::kInt8: return unpack<8, Grouping::kSymmetricValues>(one, stream);
+    case GroupedCodec::kRotatedInt4:
+      return unpack<4, Grouping::kSymmetricValues, true>(one, stream);
+    case GroupedCodec::kRotatedInt8:
+      return unpack<8, Grouping::kSymmetricValues, true>(one, stream);
   }
 }
 

@@ -15,6 +15,10 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
       : name_(std::move(name)), format_(format) {}
 
   std::string name() const override { return name_; }
+  TileForm tiles() const override {
+    const bool rows = format_.keys.bits == 16 && format_.values.bits == 16;
+    return !rows ? TileForm::kNone : format_.keys.bf16 ? TileForm::kBF16 : TileForm::kF16;
+  }
   std::shared_ptr<const LevelCodec> as_levels() const override { return shared_from_this(); }
   const LevelFormat& format() const { return format_; }
   int group_blocks() const override {
@@ -48,7 +52,14 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
     return std::make_shared<LevelCodec>(name_, format);
   }
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_level_rows(format_, call, stream);
+    move_keys(call, stream);
+    move_values(call, stream);
+  }
+  void move_keys(const MoveCodesCall& call, cudaStream_t stream) const override {
+    move_level_rows(format_.keys, true, call, stream);
+  }
+  void move_values(const MoveCodesCall& call, cudaStream_t stream) const override {
+    move_level_rows(format_.values, false, call, stream);
   }
   void add_token_mass(const TokenMass& call, const MassTarget* target,
                       cudaStream_t stream) const override {

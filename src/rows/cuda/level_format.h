@@ -248,7 +248,9 @@ void decode_along_vectors(const LevelFormat& format, const DecodeCall& call,
 /// Formats whose rows stand alone.
 void find_level_records(const LevelFormat& format, const FindRecordsCall& call,
                         cudaStream_t stream);
-void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaStream_t stream);
+/// Of one side: keys, else values.
+void move_level_rows(const LevelSide& side, bool keys, const MoveCodesCall& call,
+                     cudaStream_t stream);
 void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarget* target,
                     cudaStream_t stream);
 

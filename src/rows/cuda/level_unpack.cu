@@ -231,14 +231,13 @@ void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream
   });
 }
 
-void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaStream_t stream) {
+void move_level_rows(const LevelSide& side, bool keys, const MoveCodesCall& call,
+                     cudaStream_t stream) {
   if (call.count == 0) return;
   const int rows = (call.first_block() + call.blocks()) * kBlockRows - call.first;
   const dim3 grid((rows + kWarps - 1) / kWarps, call.heads);
-  for (const bool keys : {true, false}) {
-    const MoveParams params{call, {keys ? format.keys : format.values, call.head_dim}, keys};
-    launch_kernel(move_kernel, {grid, kThreads}, stream, "moving rows of levels", params);
-  }
+  const MoveParams params{call, {side, call.head_dim}, keys};
+  launch_kernel(move_kernel, {grid, kThreads}, stream, "moving rows of levels", params);
 }
 
 void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarget* target,

@@ -8,12 +8,15 @@
 
 namespace pith::cuda {
 
-/// What of the current card decides a result's last bits: attention is cut by its multiprocessors,
-/// kernels are chosen by what it can.
+/// How codes lie in memory, and so in saved sessions; one more with each change.
+inline constexpr int kCodeLayout = 2;
+
+/// The properties of the current card that decide a result's last bits: attention is cut by its
+/// multiprocessors, kernels are chosen by its instructions.
 inline std::string bits_of_card() {
   const DeviceInfo& card = device_info();
-  return fmt::format("cuda {}.{} with {} multiprocessors", card.major, card.minor,
-                     card.multiprocessors);
+  return fmt::format("cuda {}.{} with {} multiprocessors, code layout {}", card.major, card.minor,
+                     card.multiprocessors, kCodeLayout);
 }
 
 }  // namespace pith::cuda

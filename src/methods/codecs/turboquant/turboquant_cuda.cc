@@ -18,6 +18,14 @@ class TurboquantCodec final : public LevelCodec {
       : LevelCodec(std::move(name), in_fragments(rows)), rows_(rows) {}
 
   std::shared_ptr<const LevelCodec> as_levels() const override { return in_form(rows_); }
+  TileForm tiles() const override {
+    switch (format_.keys.bits) {
+      case 2: return TileForm::kTurboquant2;
+      case 3: return TileForm::kTurboquant3;
+      case 4: return TileForm::kTurboquant4;
+      default: return TileForm::kNone;
+    }
+  }
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {
     switch (format_.keys.bits) {

@@ -1,0 +1,20 @@
+#include "attend/cuda/decode_kernel.cuh"
+#include "methods/codecs/turboquant/turboquant_cuda.h"
+#include "rows/cuda/plane_tiles.cuh"
+
+namespace pith::cuda {
+namespace {
+
+struct Codec {
+  template <int D>
+  using Of = GroupedTiles<TurboquantKeys<D, 3>, TurboquantValues<D, 2>>;
+};
+
+}  // namespace
+
+void decode_turboquant3_2(const DecodeCall& call, const DecodeScratch& scratch,
+                          cudaStream_t stream) {
+  launch_decode<Codec>(call, scratch, stream);
+}
+
+}  // namespace pith::cuda
