@@ -2,7 +2,7 @@
 """Do includes point one way, and do instruction sets stay where they belong?
 
     core, plan <- kernels <- rows/cpu <- attend <- rows/cuda <- select <- policy <- methods <- probe
-         <- cache <- model <- chat <- form <- session <- layer <- c <- http <- serve <- tools <- apps
+         <- cache <- runtime <- model <- chat <- form <- session <- layer <- c <- http <- serve <- tools <- apps
 
 A file may include its own stage, earlier stages and the public headers (include/pith/). Beside
 that:
@@ -26,7 +26,7 @@ import sys
 import tempfile
 
 ORDER = [("core", "plan"), "kernels", "rows/cpu", "attend", "rows/cuda", "select", "policy", "methods",
-         "probe", "cache", "model", "chat", "form", "session", "layer", "c", "http", "serve", "tools", "apps"]
+         "probe", "cache", "runtime", "model", "chat", "form", "session", "layer", "c", "http", "serve", "tools", "apps"]
 RANK = {name: rank for rank, names in enumerate(ORDER)
         for name in ([names] if isinstance(names, str) else names)}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

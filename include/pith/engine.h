@@ -1,14 +1,14 @@
 #pragma once
-// An engine is one model on one device: weights, threads or a stream, kernels, the buffers of a
-// forward pass and one account of memory. Sessions (pith/session.h) are tokens, options and a
-// cache; creating, forking and dropping one costs only its own bytes. step() runs many sessions in
-// one pass.
+// An engine is one model on one device: weights, the buffers of a forward pass and a runtime
+// (pith/runtime.h), which engines of other models can share. Sessions (pith/session.h) are tokens,
+// options and a cache; creating, forking and dropping one costs only its own bytes. step() runs
+// many sessions in one pass.
 //
-// Threads: any thread may call an engine; passes run one after another. Only one thread at a time
-// may change a session, including by a step() that the session is part of. fork(), ledger(), rows()
-// and the other const functions only read: any number of threads may call them while nobody changes
-// the session. Callbacks run on the caller's thread. Logits sinks and samplers run while the engine
-// is locked and must not call it.
+// Threads: any thread may call an engine; a runtime's passes run one after another. Only one thread
+// at a time may change a session, including by a step() that the session is part of. fork(),
+// ledger(), rows() and the other const functions only read: any number of threads may call them
+// while nobody changes the session. Callbacks run on the caller's thread. Logits sinks and samplers
+// run while the runtime is locked and must call no engine of it.
 
 #include <cstdint>
 #include <memory>
@@ -20,6 +20,7 @@
 #include "pith/error.h"
 #include "pith/ledger.h"
 #include "pith/model.h"
+#include "pith/runtime.h"
 
 #pragma GCC visibility push(default)  // the library exports all of this
 
@@ -47,6 +48,10 @@ struct EngineOptions {
   size_t parallel = 1;
   /// Most bytes of all caches, tables, staging and scratch, without weights; 0 = no limit.
   size_t memory_limit = 0;
+  /// Shared with other engines and layers; null: one of its own, made of the device, threads, isa
+  /// and memory limit. With a runtime these four are the runtime's: leave them out, or say the
+  /// same.
+  std::shared_ptr<Runtime> runtime = {};
 };
 
 /// How the tokens of a call relate to a prompt.
@@ -104,12 +109,14 @@ class Engine {
 
   /// The engine's own memory: scratch.
   Ledger ledger() const;
-  /// Bytes of the engine and all its sessions without weights: now, and at most so far.
+  /// Bytes of the engine and all its sessions without weights: now, and at most so far. Others of
+  /// its runtime count there (Runtime::bytes_in_use).
   size_t bytes_in_use() const;
   size_t peak_bytes() const;
 
   const std::shared_ptr<const Model>& model() const;
-  const EngineOptions& options() const;
+  const EngineOptions& options() const;  ///< as given; what is a given runtime's is filled in
+  const std::shared_ptr<Runtime>& runtime() const;
   int threads() const;
   const char* isa() const;
 

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,48 +17,13 @@
 #include "pith/ledger.h"
 #include "pith/policy.h"
 #include "pith/rows.h"
+#include "pith/runtime.h"
 
 #pragma GCC visibility push(default)  // the library exports all of this
 
 namespace pith {
 
-/// Options of a Compute: threads, kernels and one account of memory, shared by any number of
-/// layers. Several threads may call; a layer belongs to one thread at a time.
-struct ComputeOptions {
-  /// The device of tensors and caches, without fallback. kCuda: the CUDA device that is current in
-  /// the thread that constructs it, whichever is current where it is called.
-  Device device = Device::kCpu;
-  int threads = 0;          ///< 0 = all cores; on the GPU only the error probe uses them
-  size_t memory_limit = 0;  ///< most bytes of all layers together; 0 = no limit
-  std::string isa = {};     ///< CPU: as EngineOptions::isa
-  /// GPU: called where the card refuses memory, in the thread of the call, to free what others of
-  /// the process hold and do not use; true: ask once more. It must not call the Compute.
-  std::function<bool()> make_room = {};
-};
-
-struct LayerStep;
-
-class Compute {
- public:
-  /// Throws kInvalidArgument, and kUnsupported for a missing GPU.
-  explicit Compute(const ComputeOptions& options = {});
-  ~Compute();
-  /// The steps of many caches of this Compute, such as one layer's of all sequences of a batch. The
-  /// results are those of LayerCache::step one after the other, bit for bit. On the CPU, where
-  /// there are at least as many steps as threads, each runs on one thread.
-  /// All arguments are checked first, so that kInvalidArgument and kContextFull change nothing.
-  /// After kNonFinite and kOutOfMemory drop all these caches.
-  void step(std::span<const LayerStep> steps);
-  size_t bytes_in_use() const;
-  Device device() const;
-
- private:
-  friend class LayerCache;
-  struct [[gnu::visibility("hidden")]] State;
-  std::unique_ptr<State> state_;
-};
-
-/// An input tensor [T, heads, D] in memory of the Compute's device. The D numbers of a row are
+/// An input tensor [T, heads, D] in memory of the Runtime's device. The D numbers of a row are
 /// adjacent; strides between rows are in numbers. Dense [T, heads, D] is {x, dtype, heads * D, D},
 /// dense [heads, T, D] is {x, dtype, D, T * D}.
 struct RowsView {
@@ -111,7 +75,7 @@ struct LayerCacheOptions {
 class LayerCache {
  public:
   /// Throws kInvalidArgument or kUnsupported for impossible shapes and policies.
-  LayerCache(std::shared_ptr<Compute> compute, const LayerCacheOptions& options);
+  LayerCache(std::shared_ptr<Runtime> runtime, const LayerCacheOptions& options);
   ~LayerCache();
   LayerCache(LayerCache&&) noexcept;
   LayerCache& operator=(LayerCache&&) noexcept;
@@ -127,7 +91,7 @@ class LayerCache {
   void append(const RowsView& k, const RowsView& v, size_t tokens);
   /// Queries at positions behind all stored rows attend to these and nothing else.
   void attend(const RowsOut& out, const RowsView& q, size_t tokens);
-  /// Sets the stream for all later calls: a cudaStream_t of the Compute's device that is not being
+  /// Sets the stream for all later calls: a cudaStream_t of the Runtime's device that is not being
   /// captured; null (the initial state) is the default stream. Clones inherit it. Throws
   /// kInvalidArgument on the CPU.
   void use_stream(void* stream);
@@ -157,17 +121,17 @@ class LayerCache {
   /// A cache that continues from save(). Options, device and instruction set must be the same;
   /// `protect` may be left empty. Throws kInvalidArgument with the field that differs, and kCorrupt
   /// for damaged bytes.
-  static LayerCache restore(std::shared_ptr<Compute> compute, const LayerCacheOptions& options,
+  static LayerCache restore(std::shared_ptr<Runtime> runtime, const LayerCacheOptions& options,
                             std::span<const std::byte> bytes);
 
  private:
-  friend class Compute;
+  friend class Runtime;
   struct [[gnu::visibility("hidden")]] State;
   explicit LayerCache(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
-/// The arguments of one LayerCache::step, for Compute::step.
+/// The arguments of one LayerCache::step, for Runtime::step.
 struct LayerStep {
   LayerCache* cache = nullptr;
   RowsOut out;

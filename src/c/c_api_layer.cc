@@ -6,7 +6,7 @@
 
 // NOLINTBEGIN(readability-identifier-naming): the names of pith_layer.h.
 struct pith_compute {
-  std::shared_ptr<pith::Compute> compute;
+  std::shared_ptr<pith::Runtime> compute;
 };
 
 struct pith_layer {
@@ -18,7 +18,7 @@ namespace pith::c_api {
 namespace {
 
 pith_compute_options compute_defaults() {
-  const ComputeOptions o;
+  const RuntimeOptions o;
   return {.size = sizeof(pith_compute_options),
           .device = PITH_CPU,
           .threads = o.threads,
@@ -117,7 +117,7 @@ pith_status pith_compute_create(const pith_compute_options* options, pith_comput
     given(compute, "the place for the compute") = nullptr;
     const pith_compute_options o = read(options, compute_defaults(), "the compute's options");
     *compute = new pith_compute{
-        std::make_shared<pith::Compute>(pith::ComputeOptions{.device = device_of(o.device),
+        std::make_shared<pith::Runtime>(pith::RuntimeOptions{.device = device_of(o.device),
                                                              .threads = o.threads,
                                                              .memory_limit = o.memory_limit,
                                                              .isa = o.isa ? o.isa : ""})};

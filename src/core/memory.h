@@ -37,6 +37,9 @@ class MemoryCounter {
   /// A part of `parent`, which must outlive it; each has a limit of its own.
   explicit MemoryCounter(MemoryCounter& parent, size_t limit = 0)
       : parent_(&parent), limit_(limit), poison_(parent.poison_) {}
+  /// A part that is a root itself: an engine's bytes are its runtime's too.
+  struct Root {};
+  MemoryCounter(Root /*tag*/, MemoryCounter& parent) : MemoryCounter(parent) { is_root_ = true; }
   MemoryCounter(const MemoryCounter&) = delete;
   MemoryCounter& operator=(const MemoryCounter&) = delete;
 
@@ -44,8 +47,8 @@ class MemoryCounter {
   /// one above it.
   void add(MemoryKind kind, size_t bytes);
   void sub(MemoryKind kind, size_t bytes) noexcept;
-  /// The topmost counter: what several sessions share is counted there.
-  MemoryCounter& root() { return parent_ ? parent_->root() : *this; }
+  /// The nearest root, or the topmost counter: what several sessions share is counted there.
+  MemoryCounter& root() { return parent_ && !is_root_ ? parent_->root() : *this; }
 
   /// While it lives, copies of what is counted by `from` (buffers, contexts) are counted by `to`:
   /// how a fork's memory becomes its own. One at a time for each `from`; others wait.
@@ -83,6 +86,7 @@ class MemoryCounter {
 
  private:
   MemoryCounter* parent_ = nullptr;
+  bool is_root_ = false;
   std::array<std::atomic<size_t>, kMemoryKinds> live_{};
   std::atomic<size_t> total_{0}, peak_{0}, limit_;
   bool poison_;

@@ -9,6 +9,7 @@
 #include "cache/kv_cache.h"
 #include "layer/layer_backend.h"
 #include "pith/error.h"
+#include "runtime/runtime.h"
 
 namespace pith {
 namespace {
@@ -25,28 +26,19 @@ void check_finite(std::span<const float> x, const char* what) {
                   "broken, or its numbers do not fit their type");
 }
 
-/// What all layers have in common.
-struct Shared {
-  explicit Shared(const ComputeOptions& o)
-      : pool(o.threads), memory(o.memory_limit), kernels(kernels_for(o.isa)) {}
-  ThreadPool pool;
-  MemoryCounter memory;
-  const Kernels& kernels;
-};
-
 class CpuLayer final : public LayerBackend {
  public:
-  CpuLayer(Shared& shared, const LayerCacheOptions& o)
-      : shared_(shared),
+  CpuLayer(CpuRuntime& runtime, const LayerCacheOptions& o)
+      : runtime_(runtime),
         site_(o),
         cache_(
-            std::make_unique<KvCache>(Context{shared.pool, shared.memory, shared.kernels},
+            std::make_unique<KvCache>(Context{runtime.pool, runtime.memory, runtime.kernels},
                                       ResolvedPolicy(o.policy, shape_of(o), o.seed, Device::kCpu),
                                       site_.rope.get(), o.layer)) {
     cache_->protect(o.protect);
     if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
   }
-  CpuLayer(const CpuLayer& o) : shared_(o.shared_), site_(o.site_), cache_(o.cache_->clone()) {}
+  CpuLayer(const CpuLayer& o) : runtime_(o.runtime_), site_(o.site_), cache_(o.cache_->clone()) {}
 
   std::unique_ptr<LayerBackend> clone() const override { return std::make_unique<CpuLayer>(*this); }
 
@@ -77,7 +69,7 @@ class CpuLayer final : public LayerBackend {
       throw Error(
           ErrorCode::kInvalidArgument,
           "a stream was given to a layer's cache on the CPU, which has none; make it with a "
-          "Compute on the GPU (ComputeOptions::device)");
+          "Runtime on the GPU (RuntimeOptions::device)");
   }
 
   size_t tokens() const override { return cache_->tokens(site_.layer); }
@@ -97,9 +89,10 @@ class CpuLayer final : public LayerBackend {
     cache_->archive(a);
     cache_->archive_layer(site_.layer, a);
   }
+  std::string bits() const override { return runtime_.kernels.isa; }
 
  private:
-  Array<float> room() const { return {shared_.memory, MemoryKind::kScratch}; }
+  Array<float> room() const { return {runtime_.memory, MemoryKind::kScratch}; }
   template <class View>
   bool plain(const View& x, size_t heads) const {
     return x.dtype == DType::kF32 && without_gaps(x, heads, site_.dim);
@@ -124,7 +117,7 @@ class CpuLayer final : public LayerBackend {
     room.resize(tokens * heads * site_.dim);
     const auto* bytes = static_cast<const std::byte*>(x.data);
     each_row(x, heads, tokens, [&](size_t row, ptrdiff_t at) {
-      shared_.kernels.to_f32(room.data() + row, bytes + at, x.dtype, site_.dim);
+      runtime_.kernels.to_f32(room.data() + row, bytes + at, x.dtype, site_.dim);
     });
     return finite(room.data());
   }
@@ -136,7 +129,7 @@ class CpuLayer final : public LayerBackend {
       room.resize(tokens * site_.query_heads * site_.dim);
       std::copy_n(rows, room.size(), room.data());
     }
-    shared_.kernels.scale(room.data(), site_.query_factor, room.size());
+    runtime_.kernels.scale(room.data(), site_.query_factor, room.size());
     return room.data();
   }
   /// Calls f(to) with a place for answers f32 [T, H, D]: where they go, or room that is written out
@@ -149,38 +142,20 @@ class CpuLayer final : public LayerBackend {
     f(answers.data());
     auto* bytes = static_cast<std::byte*>(out.data);
     each_row(out, site_.query_heads, tokens, [&](size_t row, ptrdiff_t at) {
-      shared_.kernels.from_f32(bytes + at, answers.data() + row, out.dtype, site_.dim);
+      runtime_.kernels.from_f32(bytes + at, answers.data() + row, out.dtype, site_.dim);
     });
   }
 
-  Shared& shared_;
+  CpuRuntime& runtime_;
   LayerSite site_;
   std::unique_ptr<KvCache> cache_;
 };
 
-class CpuCompute final : public ComputeBackend {
- public:
-  explicit CpuCompute(const ComputeOptions& o) : shared_(o) {}
-  std::unique_ptr<LayerBackend> make_layer(const LayerCacheOptions& o) override {
-    return std::make_unique<CpuLayer>(shared_, o);
-  }
-  // Fewer steps than threads share all threads, head by head.
-  void step(std::span<const BackendStep> steps) override {
-    if (steps.size() < static_cast<size_t>(shared_.pool.size())) return ComputeBackend::step(steps);
-    shared_.pool.parallel_for(steps.size(), [&](size_t i, int) { steps[i].run(); });
-  }
-  size_t bytes_in_use() const override { return shared_.memory.total(); }
-  Device device() const override { return Device::kCpu; }
-  std::string bits() const override { return shared_.kernels.isa; }
-
- private:
-  Shared shared_;
-};
-
 }  // namespace
 
-std::unique_ptr<ComputeBackend> make_cpu_compute(const ComputeOptions& options) {
-  return std::make_unique<CpuCompute>(options);
+std::unique_ptr<LayerBackend> make_cpu_layer(RuntimeBackend& runtime,
+                                             const LayerCacheOptions& options) {
+  return std::make_unique<CpuLayer>(static_cast<CpuRuntime&>(runtime), options);
 }
 
 }  // namespace pith

@@ -1,11 +1,12 @@
 // In a build without CUDA, the counterpart of cuda/cuda_layer.cc.
 
 #include "layer/layer_backend.h"
-#include "session/no_cuda.h"
+#include "runtime/runtime.h"
 
 namespace pith {
 
-std::unique_ptr<ComputeBackend> make_cuda_compute(const ComputeOptions& /*options*/) {
+std::unique_ptr<LayerBackend> make_cuda_layer(RuntimeBackend& /*runtime*/,
+                                              const LayerCacheOptions& /*options*/) {
   refuse_cuda();
 }
 

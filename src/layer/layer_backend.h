@@ -14,6 +14,8 @@
 
 namespace pith {
 
+struct RuntimeBackend;  // runtime/runtime.h
+
 CacheShape shape_of(const LayerCacheOptions& options);
 /// What a layer is, as both devices need it.
 struct LayerSite {
@@ -58,6 +60,8 @@ class LayerBackend {
   virtual std::vector<TokenRange> protected_tokens() const = 0;
   /// All that it is made of: to be saved, or loaded into one that has seen nothing.
   virtual void archive(Archive& a) = 0;
+  /// All that decides a result's last bits beside options.
+  virtual std::string bits() const = 0;
 };
 
 /// One of many steps; its layer is of this device.
@@ -68,24 +72,11 @@ struct BackendStep {
   void run() const { layer->step(given->out, given->q, given->k, given->v, given->tokens); }
 };
 
-class ComputeBackend {
- public:
-  virtual ~ComputeBackend() = default;
-  /// Steps of different layers, with the bits of one after the other.
-  virtual void step(std::span<const BackendStep> steps) {
-    for (const BackendStep& one : steps) one.run();
-  }
-  /// Throws as LayerCache's constructor does, for options that make sense.
-  virtual std::unique_ptr<LayerBackend> make_layer(const LayerCacheOptions& options) = 0;
-  virtual size_t bytes_in_use() const = 0;
-  virtual Device device() const = 0;
-  /// All that decides a result's last bits beside options.
-  virtual std::string bits() const = 0;
-};
-
-/// `options` are checked. Throw as Compute's constructor does.
-std::unique_ptr<ComputeBackend> make_cpu_compute(const ComputeOptions& options);
-/// Throws kUnsupported in a build without CUDA and on a machine without a GPU.
-std::unique_ptr<ComputeBackend> make_cuda_compute(const ComputeOptions& options);
+/// Throw as LayerCache's constructor does, for options that make sense. The runtime is of that
+/// device and outlives it.
+std::unique_ptr<LayerBackend> make_cpu_layer(RuntimeBackend& runtime,
+                                             const LayerCacheOptions& options);
+std::unique_ptr<LayerBackend> make_cuda_layer(RuntimeBackend& runtime,
+                                              const LayerCacheOptions& options);
 
 }  // namespace pith

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <optional>
@@ -10,25 +9,14 @@
 #include "core/digest.h"
 #include "layer/layer_backend.h"
 #include "pith/error.h"
-#include "session/check_threads.h"
+#include "runtime/runtime.h"
 #include "session/session_key.h"
 
 namespace pith {
 
-struct Compute::State {
-  explicit State(std::unique_ptr<ComputeBackend> b) : backend(std::move(b)) {}
-  std::unique_ptr<ComputeBackend> backend;
-  pid_t process = ::getpid();
-};
-
 namespace {
 
 constexpr double kLeastSoftCap = 1e-3;  // below it scores over the cap overflow
-
-std::unique_ptr<ComputeBackend> make_compute(const ComputeOptions& o) {
-  check_threads(o.threads);
-  return o.device == Device::kCuda ? make_cuda_compute(o) : make_cpu_compute(o);
-}
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorCode::kInvalidArgument, "a layer's cache: " + why);
@@ -85,15 +73,6 @@ const LayerCacheOptions& checked(const LayerCacheOptions& o) {
   return o;
 }
 
-/// Other threads of a process do not survive fork(): whoever waits for them waits for ever.
-void check_process(pid_t made_in) {
-  if (::getpid() != made_in)
-    throw Error(
-        ErrorCode::kUnsupported,
-        "a Compute was made before fork() and is used in the child, which does not have its "
-        "threads; make one in each process");
-}
-
 }  // namespace
 
 CacheShape shape_of(const LayerCacheOptions& o) {
@@ -138,27 +117,28 @@ LayerSite::LayerSite(const LayerCacheOptions& o)
 }
 
 struct LayerCache::State {
-  State(std::shared_ptr<Compute> c, const LayerCacheOptions& o)
-      : compute(std::move(c)), options(o) {
-    if (!compute) refuse("no Compute was given; make one with std::make_shared<Compute>()");
+  State(std::shared_ptr<Runtime> r, const LayerCacheOptions& o)
+      : runtime(std::move(r)), options(o) {
+    if (!runtime) refuse("no Runtime was given; make one with std::make_shared<Runtime>()");
     checked(options);
-    check_process(compute->state_->process);
+    runtime->state_->check_process();
     if (options.rope_theta == 0 && options.rope_frequencies.empty())
-      ResolvedPolicy(options.policy, shape_of(options), options.seed, compute->device())
+      ResolvedPolicy(options.policy, shape_of(options), options.seed, runtime->device())
           .check_without_rope(options.layer);
-    layer = backend().make_layer(options);
+    RuntimeBackend& with = *runtime->state_->backend;
+    layer = runtime->device() == Device::kCuda ? make_cuda_layer(with, options)
+                                               : make_cpu_layer(with, options);
   }
-  State(const State& o) : compute(o.compute), options(o.options), layer(o.layer->clone()) {}
+  State(const State& o) : runtime(o.runtime), options(o.options), layer(o.layer->clone()) {}
 
-  std::shared_ptr<Compute> compute;
+  std::shared_ptr<Runtime> runtime;
   LayerCacheOptions options;
   std::unique_ptr<LayerBackend> layer;
 
-  ComputeBackend& backend() const { return *compute->state_->backend; }
   /// What a call begins with: throws for objects that were moved from, and in a forked process.
   static State& live(const std::unique_ptr<State>& state) {
     if (!state) refuse("it was moved from; use the cache that it was moved to");
-    check_process(state->compute->state_->process);
+    state->runtime->state_->check_process();
     return *state;
   }
   /// Throws unless `tokens` more can come.
@@ -224,7 +204,7 @@ void LayerCache::State::check_step(const LayerStep& given) const {
 
 SessionKey LayerCache::State::key() const {
   const LayerCacheOptions& o = options;
-  const Device device = backend().device();
+  const Device device = runtime->device();
   SessionKey key{{"device", device == Device::kCuda ? "cuda" : "cpu"},
                  {"policy", ResolvedPolicy(o.policy, shape_of(o), o.seed, device).describe()},
                  {"shape", fmt::format("{} query heads, {} KV heads, head_dim {}", o.query_heads,
@@ -240,21 +220,15 @@ SessionKey LayerCache::State::key() const {
                  {"scale", fmt::format("{}", o.scale)},
                  {"error probe",
                   fmt::format("{} rows every {} steps", o.error_probe.rows, o.error_probe.every)},
-                 {"isa", backend().bits()}};
+                 {"isa", layer->bits()}};
   if (o.soft_cap > 0) key.emplace_back("soft cap", fmt::format("{}", o.soft_cap));
   if (!o.sink_logits.empty())
     key.emplace_back("sink logits", fmt::format("{}", fmt::join(o.sink_logits, " ")));
   return key;
 }
 
-Compute::Compute(const ComputeOptions& options)
-    : state_(std::make_unique<State>(make_compute(options))) {}
-Compute::~Compute() = default;
-size_t Compute::bytes_in_use() const { return state_->backend->bytes_in_use(); }
-Device Compute::device() const { return state_->backend->device(); }
-
-LayerCache::LayerCache(std::shared_ptr<Compute> compute, const LayerCacheOptions& options)
-    : state_(std::make_unique<State>(std::move(compute), options)) {}
+LayerCache::LayerCache(std::shared_ptr<Runtime> runtime, const LayerCacheOptions& options)
+    : state_(std::make_unique<State>(std::move(runtime), options)) {}
 LayerCache::LayerCache(std::unique_ptr<State> state) : state_(std::move(state)) {}
 LayerCache::~LayerCache() = default;
 LayerCache::LayerCache(LayerCache&&) noexcept = default;
@@ -268,7 +242,7 @@ void LayerCache::step(const RowsOut& out, const RowsView& q, const RowsView& k, 
   BackendStep{s.layer.get(), &given}.run();
 }
 
-void Compute::step(std::span<const LayerStep> steps) {
+void Runtime::step(std::span<const LayerStep> steps) {
   std::vector<BackendStep> checked;
   std::vector<const LayerCache*> caches;
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -276,7 +250,7 @@ void Compute::step(std::span<const LayerStep> steps) {
     try {
       if (given.cache == nullptr) refuse("it is null");
       LayerCache::State& s = LayerCache::State::live(given.cache->state_);
-      if (s.compute.get() != this) refuse("it was made with another Compute");
+      if (s.runtime.get() != this) refuse("it was made with another Runtime");
       s.check_step(given);
       checked.push_back({s.layer.get(), &given});
     } catch (const Error& error) {
@@ -287,7 +261,12 @@ void Compute::step(std::span<const LayerStep> steps) {
   std::ranges::sort(caches);
   if (std::ranges::adjacent_find(caches) != caches.end())
     refuse("a cache is in two steps of one call; give its tokens in one step or in two calls");
-  state_->backend->step(checked);
+  // Fewer steps than threads share all threads, head by head.
+  auto* cpu = dynamic_cast<CpuRuntime*>(state_->backend.get());
+  if (cpu && checked.size() >= static_cast<size_t>(cpu->pool.size()))
+    cpu->pool.parallel_for(checked.size(), [&](size_t i, int) { checked[i].run(); });
+  else
+    for (const BackendStep& one : checked) one.run();
 }
 
 void LayerCache::append(const RowsView& k, const RowsView& v, size_t tokens) {
@@ -350,11 +329,11 @@ std::vector<std::byte> LayerCache::save() const {
   return all;
 }
 
-LayerCache LayerCache::restore(std::shared_ptr<Compute> compute, const LayerCacheOptions& options,
+LayerCache LayerCache::restore(std::shared_ptr<Runtime> runtime, const LayerCacheOptions& options,
                                std::span<const std::byte> bytes) {
   LayerCacheOptions fresh = options;
   fresh.protect.clear();  // the saved ones come with their rows
-  LayerCache restored(std::move(compute), fresh);
+  LayerCache restored(std::move(runtime), fresh);
   State& s = *restored.state_;
   SessionKey saved;
   Digest digest;

@@ -58,7 +58,7 @@ TEST(LayerCache, ManyStepsAtOnceAreThoseOfEachAlone) {
   const Shape shape;
   const size_t lengths[] = {60, 1, 33, 7, 200};
   for (const int threads : {1, 2, 8}) {
-    const auto compute = std::make_shared<Compute>(ComputeOptions{.threads = threads});
+    const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = threads});
     for (const char* policy : kPolicies) {
       std::vector<Rows> rows;
       std::vector<LayerCache> alone, together;
@@ -170,7 +170,7 @@ TEST(LayerCache, AMiddleLayerOfAPolicyForManyAndClones) {
   const Rows rows(shape, kTokens, 9);
   LayerCacheOptions o = options_of(shape, "exact;layers=2:knorm(budget=16,interval=4)");
   o.layers = 4;
-  const auto compute = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   o.layer = 2;
   Layer small(shape, "exact");
   small.cache = LayerCache(compute, o);

@@ -27,7 +27,7 @@ TEST(LayerCache, RefusesWhatCannotBe) {
   Shape shape;
   shape.context = 20;
   const Rows rows(shape, 30, 3);
-  const auto compute = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   const auto with = [&](const auto& change) {
     LayerCacheOptions o = options_of(shape, "exact");
     change(o);
@@ -48,7 +48,7 @@ TEST(LayerCache, RefusesWhatCannotBe) {
   refused(invalid, "scale of -1", [&] { with([](auto& o) { o.scale = -1; }); });
   refused(ErrorCode::kUnsupported, "probe",
           [&] { with([](auto& o) { o.error_probe.rows = 64, o.sliding_window = 16; }); });
-  refused(invalid, "threads", [] { Compute({.threads = -1}); });
+  refused(invalid, "threads", [] { Runtime({.threads = -1}); });
 
   Layer layer(shape, "exact");
   refused(invalid, "nothing is stored", [&] { layer.attend(rows, 0, 1); });
@@ -78,7 +78,7 @@ TEST(LayerCache, ManyStepsThatCannotBeChangeNothing) {
   const auto invalid = ErrorCode::kInvalidArgument;
   refused_step(invalid, "step 1 of 2: a layer's cache: it is null",
                {step(&first.cache, 2), step(nullptr, 2)});
-  refused_step(invalid, "another Compute", {step(&first.cache, 2), step(&second.cache, 2)});
+  refused_step(invalid, "another Runtime", {step(&first.cache, 2), step(&second.cache, 2)});
   refused_step(invalid, "two steps",
                {step(&first.cache, 2), step(&other, 1), step(&first.cache, 2)});
   refused_step(invalid, "no tokens", {step(&first.cache, 2), step(&other, 0)});
@@ -138,7 +138,7 @@ TEST(LayerCache, RefusesViewsThatAreNone) {
 
 TEST(LayerCache, RefusesObjectsThatAreNoneAndSizesThatNoModelHas) {
   const Shape shape;
-  refused(kInvalid, "no Compute", [&] { LayerCache(nullptr, options_of(shape, "exact")); });
+  refused(kInvalid, "no Runtime", [&] { LayerCache(nullptr, options_of(shape, "exact")); });
   Layer layer(shape, "exact");
   const LayerCache moved = std::move(layer.cache);
   // NOLINTNEXTLINE(bugprone-use-after-move): that is what is tried.
@@ -153,7 +153,7 @@ TEST(LayerCache, RefusesObjectsThatAreNoneAndSizesThatNoModelHas) {
 
 TEST(LayerCache, StatisticsOfQueriesNeedTheirRope) {
   const Shape shape;
-  const auto compute = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   for (const char* policy :
        {"expected_attention(budget=40)", "adakv(budget=40,by=expected_attention)",
         "exact;heads=1:expected_attention(budget=40)"}) {

@@ -114,7 +114,7 @@ class LayerVariants {
   Shape shape_;
   Rows rows_{shape_, kTokens + 1, 5};
   LayerCacheOptions options_;
-  std::shared_ptr<Compute> compute_ = std::make_shared<Compute>(ComputeOptions{.threads = 2});
+  std::shared_ptr<Runtime> compute_ = std::make_shared<Runtime>(RuntimeOptions{.threads = 2});
   LayerCache cache_;
 };
 
@@ -202,7 +202,7 @@ TEST(LayerVariants, SavedLayersGoOnUnderTheirVariantAlone) {
 }
 
 TEST(LayerVariants, RefusesWhatCannotBe) {
-  const auto compute = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   const Shape shape;
   const auto with = [&](const auto& change) {
     LayerCacheOptions o = options_of(shape, "exact", {1.5, true});

@@ -31,7 +31,7 @@ inline RowsOut out_view(float* x, size_t heads, size_t dim) {
 
 struct LayerUnderTest {
   Shape shape;
-  std::shared_ptr<Compute> compute = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  std::shared_ptr<Runtime> compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   LayerCache cache;
   size_t heads = static_cast<size_t>(shape.query_heads()),
          kv_heads = static_cast<size_t>(shape.kv_heads), dim = static_cast<size_t>(shape.head_dim);

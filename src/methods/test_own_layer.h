@@ -34,7 +34,7 @@ inline LayerCacheOptions layer_options(const std::string& policy) {
 }
 
 inline LayerCache layer_of(const std::string& policy, int threads = 1) {
-  return LayerCache(std::make_shared<Compute>(ComputeOptions{.threads = threads}),
+  return LayerCache(std::make_shared<Runtime>(RuntimeOptions{.threads = threads}),
                     layer_options(policy));
 }
 

@@ -17,6 +17,8 @@
 
 namespace pith {
 
+struct RuntimeBackend;  // runtime/runtime.h
+
 /// The cache of a session and where its last token left off.
 class SessionBackend {
  public:
@@ -106,18 +108,18 @@ class EngineBackend {
   /// What is the engine's own.
   virtual Ledger ledger() const = 0;
   virtual const MemoryCounter& memory() const = 0;
-  virtual int threads() const = 0;
-  virtual const char* isa() const = 0;
   /// All that decides a result's last bits beside options: two that say the same compute the same.
-  virtual std::string bits() const { return isa(); }
+  virtual std::string bits() const = 0;
 };
 
 /// `options` are checked. Throw as Engine's constructor does.
+/// The runtime is of that device and outlives it.
 std::unique_ptr<EngineBackend> make_cpu_engine(std::shared_ptr<const Model> model,
-                                               const EngineOptions& options);
-/// Throws kUnsupported in a build without CUDA and on a machine without a GPU.
+                                               const EngineOptions& options,
+                                               RuntimeBackend& runtime);
 std::unique_ptr<EngineBackend> make_cuda_engine(std::shared_ptr<const Model> model,
-                                                const EngineOptions& options);
+                                                const EngineOptions& options,
+                                                RuntimeBackend& runtime);
 
 // pith_tools/gpu.h declares these for the program.
 double cuda_read_rate();

@@ -1,4 +1,4 @@
-// Sessions on the CPU: one team of threads and one forward pass for all of an engine's.
+// Sessions on the CPU: the runtime's threads and one forward pass for all of an engine's.
 
 #include <fmt/format.h>
 
@@ -11,6 +11,7 @@
 #include "model/forward.h"
 #include "model/loaders/weights.h"
 #include "model/prompt_pass.h"
+#include "runtime/runtime.h"
 #include "session/state.h"
 
 namespace pith {
@@ -147,12 +148,12 @@ class CpuPrompt final : public PromptWork {
 
 class CpuEngine final : public EngineBackend {
  public:
-  CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& o)
+  CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& o, CpuRuntime& runtime)
       : model_(std::move(model)),
-        pool_(o.threads),
-        memory_(o.memory_limit),
+        pool_(runtime.pool),
+        kernels_(runtime.kernels),
+        memory_(MemoryCounter::Root{}, runtime.memory),
         own_(memory_),
-        kernels_(kernels_for(o.isa)),
         forward_({pool_, own_, kernels_}, *model_, o.chunk,
                  o.f32_arithmetic ? MatmulPrecision::kF32 : MatmulPrecision::kFast) {}
 
@@ -205,8 +206,7 @@ class CpuEngine final : public EngineBackend {
     return ledger;
   }
   const MemoryCounter& memory() const override { return memory_; }
-  int threads() const override { return pool_.size(); }
-  const char* isa() const override { return kernels_.isa; }
+  std::string bits() const override { return kernels_.isa; }
 
  private:
   static CpuSession& of(SessionBackend& session) { return static_cast<CpuSession&>(session); }
@@ -259,10 +259,10 @@ class CpuEngine final : public EngineBackend {
   }
 
   std::shared_ptr<const Model> model_;
-  ThreadPool pool_;
+  ThreadPool& pool_;
+  const Kernels& kernels_;
   MemoryCounter memory_;  // of the engine and its sessions
   MemoryCounter own_;     // of the engine alone
-  const Kernels& kernels_;
   Forward forward_;
   std::mutex making_;
   std::map<std::string, std::weak_ptr<const Held>> empties_;
@@ -271,8 +271,9 @@ class CpuEngine final : public EngineBackend {
 }  // namespace
 
 std::unique_ptr<EngineBackend> make_cpu_engine(std::shared_ptr<const Model> model,
-                                               const EngineOptions& options) {
-  return std::make_unique<CpuEngine>(std::move(model), options);
+                                               const EngineOptions& options,
+                                               RuntimeBackend& runtime) {
+  return std::make_unique<CpuEngine>(std::move(model), options, static_cast<CpuRuntime&>(runtime));
 }
 
 }  // namespace pith

@@ -9,21 +9,58 @@
 #include <utility>
 #include <vector>
 
-#include "session/check_threads.h"
+#include "runtime/runtime.h"
 #include "session/state.h"
 
 namespace pith {
 namespace {
 
-const EngineOptions& checked(const EngineOptions& o) {
+/// `asked` of an option that a runtime has: throws unless it is the runtime's.
+void check_same(bool same, const char* option, const std::string& asked, const std::string& has) {
+  if (same) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("an engine's {} {} and a runtime of {}; leave the option out, or give the "
+                  "engine a runtime of its own",
+                  option, asked, has));
+}
+
+std::string name_of(Device device) { return device == Device::kCuda ? "cuda" : "cpu"; }
+
+/// With what is a given runtime's.
+EngineOptions with_runtime(EngineOptions o) {
+  if (!o.runtime) return o;
+  const RuntimeOptions& r = o.runtime->options();
+  const int threads = r.threads > 0 ? r.threads : o.runtime->threads();
+  check_same(o.device == Device::kCpu || o.device == r.device, "device", name_of(o.device),
+             name_of(r.device));
+  check_same(o.threads == 0 || o.threads == threads, "threads", std::to_string(o.threads),
+             std::to_string(threads));
+  check_same(o.isa.empty() || o.isa == o.runtime->isa(), "isa", o.isa, o.runtime->isa());
+  check_same(o.memory_limit == 0 || o.memory_limit == r.memory_limit, "memory_limit",
+             std::to_string(o.memory_limit),
+             r.memory_limit == 0 ? "no limit" : std::to_string(r.memory_limit));
+  o.device = r.device;
+  o.threads = r.threads;
+  o.isa = r.isa;
+  o.memory_limit = r.memory_limit;
+  return o;
+}
+
+std::shared_ptr<Runtime> runtime_of(const EngineOptions& o) {
+  if (o.runtime) return o.runtime;
+  return std::make_shared<Runtime>(RuntimeOptions{
+      .device = o.device, .threads = o.threads, .memory_limit = o.memory_limit, .isa = o.isa});
+}
+
+EngineOptions checked(const EngineOptions& o) {
   if (o.chunk == 0 || o.chunk > 65536)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a chunk of {} tokens; choose 1 to 65536", o.chunk));
-  check_threads(o.threads);
   if (o.parallel == 0 || o.parallel > 1024)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{} sessions in a pass; choose 1 to 1024", o.parallel));
-  return o;
+  return with_runtime(o);
 }
 
 std::shared_ptr<const Model> given(std::shared_ptr<const Model> model) {
@@ -32,8 +69,9 @@ std::shared_ptr<const Model> given(std::shared_ptr<const Model> model) {
 }
 
 std::unique_ptr<EngineBackend> make_engine(const std::shared_ptr<const Model>& model,
-                                           const EngineOptions& o) {
-  return o.device == Device::kCuda ? make_cuda_engine(model, o) : make_cpu_engine(model, o);
+                                           const EngineOptions& o, RuntimeBackend& runtime) {
+  return o.device == Device::kCuda ? make_cuda_engine(model, o, runtime)
+                                   : make_cpu_engine(model, o, runtime);
 }
 
 // Selectors that judge rows by the prompt's last queries (SnapKV: 64) find them in one chunk.
@@ -169,7 +207,11 @@ class Engine::Step {
 };
 
 Engine::State::State(std::shared_ptr<const Model> m, const EngineOptions& o)
-    : model(std::move(m)), options(checked(o)), backend(make_engine(model, options)) {}
+    : model(std::move(m)),
+      options(checked(o)),
+      runtime(runtime_of(options)),
+      turn(runtime->state_->backend->turn),
+      backend(make_engine(model, options, *runtime->state_->backend)) {}
 
 Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
     : state_(std::make_unique<State>(given(std::move(model)), options)) {}
@@ -189,7 +231,8 @@ size_t Engine::bytes_in_use() const { return state_->backend->memory().total(); 
 size_t Engine::peak_bytes() const { return state_->backend->memory().peak(); }
 const std::shared_ptr<const Model>& Engine::model() const { return state_->model; }
 const EngineOptions& Engine::options() const { return state_->options; }
-int Engine::threads() const { return state_->backend->threads(); }
-const char* Engine::isa() const { return state_->backend->isa(); }
+const std::shared_ptr<Runtime>& Engine::runtime() const { return state_->runtime; }
+int Engine::threads() const { return state_->runtime->threads(); }
+const char* Engine::isa() const { return state_->runtime->isa(); }
 
 }  // namespace pith

@@ -17,8 +17,9 @@ struct Engine::State {
 
   std::shared_ptr<const Model> model;
   EngineOptions options;
+  std::shared_ptr<Runtime> runtime;
+  std::mutex& turn;  // of whoever runs a pass of the runtime's
   std::unique_ptr<EngineBackend> backend;
-  std::mutex turn;  // of whoever runs a pass
 };
 
 /// A prompt that is read exactly, by a copy of its session: until it is read through the session is

@@ -131,8 +131,8 @@ class LayerPair {
   LayerPair(const LayerCase& c, const Layout& layout)
       : case_(c),
         layout_(layout),
-        cpu_(std::make_shared<Compute>(ComputeOptions{.threads = 1}), layer_options(c)),
-        compute_(std::make_shared<Compute>(ComputeOptions{.device = Device::kCuda, .threads = 2})),
+        cpu_(std::make_shared<Runtime>(RuntimeOptions{.threads = 1}), layer_options(c)),
+        compute_(std::make_shared<Runtime>(RuntimeOptions{.device = Device::kCuda, .threads = 2})),
         gpu_(compute_, layer_options(c)) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a caller's stream");
     gpu_.use_stream(stream_);
@@ -147,7 +147,7 @@ class LayerPair {
   LayerCacheOptions options() const { return layer_options(case_); }
   LayerCache& cpu() { return cpu_; }
   LayerCache& gpu() { return gpu_; }
-  const std::shared_ptr<Compute>& compute() const { return compute_; }
+  const std::shared_ptr<Runtime>& compute() const { return compute_; }
   /// Another's calls are ordered with the same stream.
   void follow(LayerCache& other) { other.use_stream(stream_); }
 
@@ -261,7 +261,7 @@ class LayerPair {
   Layout layout_;
   MemoryCounter memory_;
   LayerCache cpu_;
-  std::shared_ptr<Compute> compute_;
+  std::shared_ptr<Runtime> compute_;
   LayerCache gpu_;
   cudaStream_t stream_ = nullptr;
   uint32_t draws_ = 0;

@@ -124,7 +124,7 @@ void goes_on_where_it_was_saved(const LayerCase& c) {
   changed.seed = 8;
   EXPECT_THROW(LayerCache::restore(pair.compute(), changed, pair.gpu().save()), Error);
   // The CPU stores rows in another way, and says so.
-  const auto cpu = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  const auto cpu = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   try {
     LayerCache::restore(cpu, o, pair.gpu().save());
     ADD_FAILURE() << "the CPU went on from the GPU's state";
@@ -156,7 +156,7 @@ void refuse_what_cannot_be() {
   refused(ErrorCode::kUnsupported, "f32", [&] { with("exact+f32"); });
   refused(ErrorCode::kUnsupported, "head_dim", [&] { with("exact", 80); });
   refused(ErrorCode::kInvalidArgument, "avx2",
-          [] { Compute({.device = Device::kCuda, .isa = "avx2"}); });
+          [] { Runtime({.device = Device::kCuda, .isa = "avx2"}); });
   LayerCacheOptions no_rope = layer_options({"streaming_llm(window=8,rope=cache)"});
   no_rope.rope_theta = 0;
   refused(ErrorCode::kUnsupported, "RoPE", [&] { LayerCache(pair.compute(), no_rope); });
@@ -211,7 +211,7 @@ TEST(CudaLayer, ProtectsRowsAndProbesAsTheCpuDoes) {
   LayerCacheOptions o = layer_options(c);
   o.protect = {{3, 6}};
   o.error_probe = {64, 2, 0};
-  const auto cpu = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  const auto cpu = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   pair.cpu() = LayerCache(cpu, o);
   pair.gpu() = LayerCache(pair.compute(), o);
   pair.follow(pair.gpu());

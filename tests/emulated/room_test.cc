@@ -10,16 +10,16 @@ namespace {
 
 constexpr LayerCase kCase{"knorm(budget=40,interval=24)+int8"};
 
-/// One pass of 90 tokens under a Compute of its own, and how often it asked for room.
+/// One pass of 90 tokens under a Runtime of its own, and how often it asked for room.
 struct Pass {
   explicit Pass(bool gives, bool asks = true) {
-    ComputeOptions o{.device = Device::kCuda, .threads = 1};
+    RuntimeOptions o{.device = Device::kCuda, .threads = 1};
     if (asks)
       o.make_room = [this, gives] {
         ++asked;
         return gives;
       };
-    compute = std::make_shared<Compute>(o);
+    compute = std::make_shared<Runtime>(o);
     cache.emplace(compute, layer_options(kCase));
   }
   std::vector<float> run() {
@@ -40,7 +40,7 @@ struct Pass {
 
   int asked = 0;
   size_t refusals = 0;
-  std::shared_ptr<Compute> compute;
+  std::shared_ptr<Runtime> compute;
   std::optional<LayerCache> cache;
 };
 

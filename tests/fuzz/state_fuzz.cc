@@ -194,7 +194,7 @@ std::string signed_layer(std::string bytes) {
 
 bool restore_layer(std::string_view input) {
   if (input.empty()) return false;
-  static const auto compute = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  static const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   const size_t policy = static_cast<uint8_t>(input.front()) % kLayerPolicies.size();
   const std::string bytes = signed_layer(std::string(input.substr(1)));
   const LayerCacheOptions options = test::options_of(kLayerShape, kLayerPolicies[policy]);

@@ -1,108 +1,33 @@
-// A layer's cache on the GPU, over device pointers. All layers of a Compute have one stream, which
+// A layer's cache on the GPU, over device pointers. All layers of a Runtime have its stream, which
 // waits for the caller's and is waited for by it; what housekeeping follows a call delays nobody
 // but the next call.
 
 #include <fmt/format.h>
 
 #include <array>
-#include <map>
-#include <mutex>
-#include <tuple>
 
-#include "cache/cuda/device_cache.h"
-#include "kernels/cuda/make_room.h"
-#include "kernels/cuda/streams.h"
 #include "kernels/cuda/strided.h"
-#include "kernels/cuda/upload_ring.h"
 #include "layer/layer_backend.h"
 #include "pith/error.h"
-#include "session/cuda/bits_of_card.h"
+#include "runtime/cuda/bits_of_card.h"
+#include "runtime/cuda/cuda_runtime.h"
 
 namespace pith {
 namespace {
 
+using cuda::CudaRuntime;
+using cuda::ShapeSpace;
+using cuda::Turn;
+
 constexpr size_t kAligned = 16;  // bytes: what attention's results must be to be written in place
-
-/// What layers of one shape use in turn.
-struct ShapeSpace {
-  ShapeSpace(MemoryCounter& memory, const cuda::DecodeShape& shape, cudaStream_t stream)
-      : common(std::make_shared<cuda::DeviceCommon>(memory)),
-        scratch(memory, shape, stream),
-        queries(memory, MemoryKind::kScratch),
-        answers(memory, MemoryKind::kScratch) {}
-  /// Gives back what a prompt needed.
-  void clear() {
-    common->clear_space();
-    queries.allocate(0, nullptr);
-    answers.allocate(0, nullptr);
-  }
-  std::shared_ptr<cuda::DeviceCommon> common;
-  cuda::DecodeScratch scratch;
-  cuda::DeviceBuffer queries;        // [T, H, D] of 16 bits
-  cuda::DeviceArray<float> answers;  // [T, H, D]
-};
-
-int current_device() {
-  int device = 0;
-  cuda::check(cudaGetDevice(&device), "the current device");
-  return device;
-}
-
-/// What all layers have in common.
-struct Shared {
-  explicit Shared(const ComputeOptions& o)
-      : threads(o.threads),
-        make_room(o.make_room),
-        memory(o.memory_limit),
-        device(current_device()) {}
-  ShapeSpace& space(const LayerCacheOptions& o) {
-    auto& space = spaces[{o.query_heads, o.kv_heads, o.head_dim}];
-    if (!space) {
-      const cuda::DecodeShape shape{1, o.query_heads, o.kv_heads, o.head_dim, 1, 0};
-      space = std::make_unique<ShapeSpace>(memory, shape, stream.stream);
-    }
-    return *space;
-  }
-
-  int threads;
-  std::function<bool()> make_room;
-  cuda::UploadRing uploads;  // outlives what the stream does
-  cuda::OwnStream stream;
-  std::recursive_mutex turn;  // of whoever gives the stream work or takes what is lent
-  MemoryCounter memory;
-  int device;
-  cuda::StreamOrder order;
-  std::map<std::tuple<int, int, int>, std::unique_ptr<ShapeSpace>> spaces;
-};
-
-/// Has the turn; our GPU is current meanwhile.
-class Turn {
- public:
-  explicit Turn(Shared& shared)
-      : turn_(shared.turn),
-        before_(current_device()),
-        ours_(shared.device),
-        room_(shared.make_room) {
-    if (before_ != ours_) cuda::check(cudaSetDevice(ours_), "the cache's device");
-  }
-  ~Turn() {
-    if (before_ != ours_) cudaSetDevice(before_);
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
- private:
-  std::lock_guard<std::recursive_mutex> turn_;
-  int before_, ours_;
-  cuda::MakesRoom room_;
-};
 
 /// Has the turn. Between begin and end our stream does what the caller's waits for, also where a
 /// call fails in between: what it is given may be read until then.
 class Call {
  public:
-  Call(Shared& shared, cudaStream_t callers) : shared_(shared), turn_(shared), callers_(callers) {
-    shared_.order.begin(shared_.stream.stream, callers_);
+  Call(CudaRuntime& runtime, cudaStream_t callers)
+      : runtime_(runtime), turn_(runtime), callers_(callers) {
+    runtime_.order.begin(runtime_.stream.stream, callers_);
   }
   ~Call() {
     try {
@@ -114,11 +39,11 @@ class Call {
   Call& operator=(const Call&) = delete;
   void end() {
     ended_ = true;
-    shared_.order.end(shared_.stream.stream, callers_);
+    runtime_.order.end(runtime_.stream.stream, callers_);
   }
 
  private:
-  Shared& shared_;
+  CudaRuntime& runtime_;
   Turn turn_;
   cudaStream_t callers_;
   bool ended_ = false;
@@ -127,36 +52,37 @@ class Call {
 class CudaLayer final : public LayerBackend {
  public:
   /// The turn is the caller's.
-  CudaLayer(Shared& shared, const LayerCacheOptions& o) : shared_(shared), site_(o) {
+  CudaLayer(CudaRuntime& runtime, const LayerCacheOptions& o) : runtime_(runtime), site_(o) {
     // What the GPU does not do is refused before memory is made for it.
     const ResolvedPolicy can_be(o.policy, shape_of(o), o.seed, Device::kCuda);
-    space_ = &shared.space(o);
-    cache_ = std::make_unique<cuda::DeviceCache>(shared.memory, shape_of(o), o.policy, o.seed,
-                                                 shared.stream.stream, site_.rope.get(),
+    space_ = &runtime.space(o.query_heads, o.kv_heads, o.head_dim);
+    cache_ = std::make_unique<cuda::DeviceCache>(runtime.memory, shape_of(o), o.policy, o.seed,
+                                                 runtime.stream.stream, site_.rope.get(),
                                                  space_->common, o.layer);
     cache_->protect(o.protect);
-    if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed, shared.threads);
+    if (o.error_probe.rows > 0)
+      cache_->start_error_probe(o.error_probe, o.seed, runtime.probe_threads);
   }
   CudaLayer(const CudaLayer& o)
-      : shared_(o.shared_),
+      : runtime_(o.runtime_),
         site_(o.site_),
         space_(o.space_),
         callers_(o.callers_),
         cache_(o.cache_->clone()) {}
   ~CudaLayer() override {
-    const Turn turn(shared_);
+    const Turn turn(runtime_);
     cache_.reset();
   }
 
   std::unique_ptr<LayerBackend> clone() const override {
-    const Turn turn(shared_);
+    const Turn turn(runtime_);
     return std::make_unique<CudaLayer>(*this);
   }
 
   void step(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v,
             size_t tokens) override {
     check_places({{out.data, "out"}, {q.data, "q"}, {k.data, "k"}, {v.data, "v"}});
-    Call call(shared_, callers_);
+    Call call(runtime_, callers_);
     if (tokens == 1) {
       step_token(out, q, k, v);
       call.end();
@@ -170,7 +96,7 @@ class CudaLayer final : public LayerBackend {
 
   void append(const RowsView& k, const RowsView& v, size_t tokens) override {
     check_places({{k.data, "k"}, {v.data, "v"}});
-    Call call(shared_, callers_);
+    Call call(runtime_, callers_);
     const cuda::RowTarget to = cache_->begin_chunk(site_.layer, tokens);
     cuda::copy_strided(std::array{keys_to(to, k), values_to(to, v)}, tokens, site_.dim, stream());
     call.end();
@@ -179,10 +105,10 @@ class CudaLayer final : public LayerBackend {
 
   void attend(const RowsOut& out, const RowsView& q, size_t tokens) override {
     check_places({{out.data, "out"}, {q.data, "q"}});
-    const Call call(shared_, callers_);
+    const Call call(runtime_, callers_);
     if (tokens == 1) {
       cache_->begin_query();
-      shared_.uploads.send(cache_->token_uploads(), stream());
+      runtime_.uploads.send(cache_->token_uploads(), stream());
     }
     void* queries = room_for_queries(tokens);
     cuda::copy_strided(std::array{queries_to(queries, q)}, tokens, site_.dim, stream());
@@ -197,40 +123,41 @@ class CudaLayer final : public LayerBackend {
   }
 
   void end_prompt() override {
-    const Turn turn(shared_);
+    const Turn turn(runtime_);
     cache_->end_prefill();
     space_->clear();
   }
   void protect(std::span<const TokenRange> ranges) override {
-    const Turn turn(shared_);
+    const Turn turn(runtime_);
     cache_->protect(ranges);
   }
   void use_stream(void* stream) override { callers_ = static_cast<cudaStream_t>(stream); }
 
   size_t tokens() const override {
-    const Turn turn(shared_);
+    const Turn turn(runtime_);
     return cache_->tokens();
   }
   HeadRows rows(int head) const override {
-    const Turn turn(shared_);
+    const Turn turn(runtime_);
     return cache_->rows(site_.layer, head);
   }
   Ledger ledger() const override {
-    const Turn turn(shared_);
+    const Turn turn(runtime_);
     return cache_->ledger();
   }
   std::string describe() const override { return cache_->describe(); }
   std::optional<AttentionError> attention_error() const override {
-    const Turn turn(shared_);
+    const Turn turn(runtime_);
     const auto all = cache_->attention_errors();
     return all.empty() ? std::nullopt : std::optional(all.front());
   }
   std::vector<TokenRange> protected_tokens() const override { return cache_->protected_tokens(); }
   void archive(Archive& a) override {
-    const Turn turn(shared_);
+    const Turn turn(runtime_);
     cache_->archive(a);
     cache_->archive_layer(site_.layer, a);
   }
+  std::string bits() const override { return cuda::bits_of_card(); }
 
  private:
   struct Place {
@@ -238,7 +165,7 @@ class CudaLayer final : public LayerBackend {
     const char* name;
   };
 
-  cudaStream_t stream() const { return shared_.stream.stream; }
+  cudaStream_t stream() const { return runtime_.stream.stream; }
 
   /// A host's address in a kernel would end the process's use of the GPU.
   void check_places(std::initializer_list<Place> places) const {
@@ -249,12 +176,12 @@ class CudaLayer final : public LayerBackend {
         throw Error(
             ErrorCode::kInvalidArgument,
             fmt::format("{} is memory of the host, and the cache is on the GPU: pass device "
-                        "pointers, or make the cache with a Compute on the CPU",
+                        "pointers, or make the cache with a Runtime on the CPU",
                         place.name));
-      if (about.type == cudaMemoryTypeDevice && about.device != shared_.device)
+      if (about.type == cudaMemoryTypeDevice && about.device != runtime_.device)
         throw Error(ErrorCode::kInvalidArgument,
                     fmt::format("{} is memory of GPU {}, and the cache is on GPU {}", place.name,
-                                about.device, shared_.device));
+                                about.device, runtime_.device));
     }
   }
 
@@ -307,7 +234,7 @@ class CudaLayer final : public LayerBackend {
 
   void step_token(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v) {
     cache_->begin_token();
-    shared_.uploads.send(cache_->token_uploads(), stream());
+    runtime_.uploads.send(cache_->token_uploads(), stream());
     const cuda::RowTarget& to = cache_->token_target(site_.layer);
     void* queries = room_for_queries(1);
     cuda::copy_strided(std::array{queries_to(queries, q), keys_to(to, k), values_to(to, v)}, 1,
@@ -331,38 +258,20 @@ class CudaLayer final : public LayerBackend {
     if (!direct) hand_out(out, static_cast<const float*>(found), tokens);
   }
 
-  Shared& shared_;
+  CudaRuntime& runtime_;
   LayerSite site_;
   ShapeSpace* space_ = nullptr;
   cudaStream_t callers_ = nullptr;
   std::unique_ptr<cuda::DeviceCache> cache_;
 };
 
-class CudaCompute final : public ComputeBackend {
- public:
-  explicit CudaCompute(const ComputeOptions& o) : shared_(o) {}
-  std::unique_ptr<LayerBackend> make_layer(const LayerCacheOptions& o) override {
-    const Turn turn(shared_);
-    return std::make_unique<CudaLayer>(shared_, o);
-  }
-  size_t bytes_in_use() const override { return shared_.memory.total(); }
-  Device device() const override { return Device::kCuda; }
-  std::string bits() const override { return cuda::bits_of_card(); }
-
- private:
-  Shared shared_;
-};
-
 }  // namespace
 
-std::unique_ptr<ComputeBackend> make_cuda_compute(const ComputeOptions& options) {
-  cuda::device_info();  // refuses what is no GPU of ours
-  if (!options.isa.empty())
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the instruction set '{}' was asked for on the GPU; it is the CPU's: "
-                            "leave it empty",
-                            options.isa));
-  return std::make_unique<CudaCompute>(options);
+std::unique_ptr<LayerBackend> make_cuda_layer(RuntimeBackend& runtime,
+                                              const LayerCacheOptions& options) {
+  auto& ours = static_cast<CudaRuntime&>(runtime);
+  const Turn turn(ours);
+  return std::make_unique<CudaLayer>(ours, options);
 }
 
 }  // namespace pith

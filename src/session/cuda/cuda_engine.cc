@@ -1,9 +1,8 @@
-// Sessions on the GPU: one stream and one forward pass for all of an engine's.
+// Sessions on the GPU: the runtime's stream and one forward pass for all of an engine's.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,10 +11,10 @@
 #include "core/copy_on_write.h"
 #include "kernels/cuda/device_archive.h"
 #include "kernels/cuda/read_rate.h"
-#include "kernels/cuda/streams.h"
 #include "model/cuda/device_prompt.h"
 #include "model/cuda/device_weights.h"
-#include "session/cuda/bits_of_card.h"
+#include "runtime/cuda/bits_of_card.h"
+#include "runtime/cuda/cuda_runtime.h"
 #include "session/state.h"
 
 namespace pith {
@@ -25,20 +24,18 @@ class CudaSession;
 
 /// What the sessions of an engine have in common.
 struct CudaShared {
-  CudaShared(const std::shared_ptr<const Model>& model, const EngineOptions& o)
-      : weights(cuda::DeviceWeights::of(model)),
-        options(o),
-        memory(o.memory_limit),
+  /// The turn is the caller's.
+  CudaShared(const std::shared_ptr<const Model>& model, const EngineOptions& o,
+             cuda::CudaRuntime& r)
+      : runtime(r),
+        weights(cuda::DeviceWeights::of(model)),
+        memory(MemoryCounter::Root{}, r.memory),
         own(memory),
-        forward(weights, own, stream.stream,
+        forward(weights, own, r.stream.stream,
                 {o.chunk, o.parallel, o.f32_arithmetic ? DType::kF32 : weights->dtype()}) {}
 
+  cuda::CudaRuntime& runtime;
   std::shared_ptr<const cuda::DeviceWeights> weights;
-  EngineOptions options;
-  cuda::OwnStream stream;
-  /// Of whoever gives the stream work: while a pass is captured, work of another thread, be it the
-  /// release of a session's memory, would become part of the graph.
-  std::recursive_mutex turn;
   MemoryCounter memory;  // of the engine and its sessions
   MemoryCounter own;     // of the engine alone
   std::shared_ptr<cuda::DeviceCommon> common = std::make_shared<cuda::DeviceCommon>(own);
@@ -55,24 +52,24 @@ class CudaHeld {
         memory_(shared.memory, o.cache_limit),
         cache_(std::make_unique<cuda::DeviceCache>(
             memory_, cache_shape(shared.weights->config(), o), o.policy, o.seed,
-            shared.stream.stream, shared.weights->ropes(o.context), shared.common)),
-        state_(memory_, MemoryKind::kScratch, width(), shared.stream.stream) {
+            shared.runtime.stream.stream, shared.weights->ropes(o.context), shared.common)),
+        state_(memory_, MemoryKind::kScratch, width(), shared.runtime.stream.stream) {
     cache_->protect(o.protect);
     if (o.error_probe.rows > 0)
-      cache_->start_error_probe(o.error_probe, o.seed, shared.options.threads);
+      cache_->start_error_probe(o.error_probe, o.seed, shared.runtime.probe_threads);
   }
   CudaHeld(const CudaHeld& o)
       : shared_(o.shared_),
         memory_(shared_.memory, o.memory_.limit()),
-        state_(memory_, MemoryKind::kScratch, width(), shared_.stream.stream) {
+        state_(memory_, MemoryKind::kScratch, width(), shared_.runtime.stream.stream) {
     const MemoryCounter::CopiesTo ours(o.memory_, memory_);
     cache_ = o.cache_->clone();
     cuda::check(cudaMemcpyAsync(state_.data(), o.state_.data(), width() * sizeof(float),
-                                cudaMemcpyDeviceToDevice, shared_.stream.stream),
+                                cudaMemcpyDeviceToDevice, shared_.runtime.stream.stream),
                 "the copy of where a session left off");
   }
   ~CudaHeld() {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     shared_.forward.forget(*cache_);
     cache_.reset();
     state_ = {};
@@ -99,7 +96,7 @@ class CudaSession final : public SessionBackend {
       : shared_(shared), held_(std::make_unique<CudaHeld>(shared, o)) {}
   CudaSession(const CudaSession& o) : shared_(o.shared_), held_(o.held_) {}
   ~CudaSession() override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     std::ranges::replace(shared_.rows, this, nullptr);
   }
 
@@ -107,49 +104,49 @@ class CudaSession final : public SessionBackend {
     return std::make_unique<CudaSession>(*this);
   }
   void own() override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     held_.own();
   }
   void end_prompt() override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     writes().cache().end_prefill();
   }
   void protect(std::span<const TokenRange> ranges) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     shared_.forward.forget(writes().cache());
     writes().cache().protect(ranges);
   }
   size_t tokens() const override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     return held_->cache().tokens();
   }
   void archive(Archive& a) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     for_archive(a).cache().archive(a);
   }
   void archive_layer(int layer, Archive& a) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     for_archive(a).cache().archive_layer(layer, a);
   }
   void archive_last(Archive& a) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     const CudaHeld& held = for_archive(a);
     cuda::archive_finite(a, {held.state(), held.width() * sizeof(float)}, DType::kF32,
-                         shared_.stream.stream);
+                         shared_.runtime.stream.stream);
   }
   std::vector<TokenRange> protected_tokens() const override {
     return held_->cache().protected_tokens();
   }
   HeadRows rows(int layer, int head) const override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     return held_->cache().rows(layer, head);
   }
   std::vector<AttentionError> attention_errors() const override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     return held_->cache().attention_errors();
   }
   Ledger ledger() const override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     Ledger ledger = held_->cache().ledger();
     ledger.scratch = held_->bytes(MemoryKind::kScratch);
     ledger.staging = held_->bytes(MemoryKind::kStaging);
@@ -183,10 +180,10 @@ class CudaPrompt final : public PromptWork {
   CudaPrompt(CudaShared& shared, CudaSession& session, std::span<const int32_t> tokens, bool ends)
       : shared_(shared),
         session_(session),
-        pass_(std::in_place, shared.forward, shared.own, shared.stream.stream, session.cache(),
-              tokens, ends) {}
+        pass_(std::in_place, shared.forward, shared.own, shared.runtime.stream.stream,
+              session.cache(), tokens, ends) {}
   ~CudaPrompt() override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     pass_.reset();
     shared_.common->clear_space();
   }
@@ -194,12 +191,12 @@ class CudaPrompt final : public PromptWork {
   size_t units() const override { return pass_->units(); }
   size_t units_done() const override { return pass_->units_done(); }
   void advance() override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     shared_.rows.clear();
     pass_->advance(session_.cache());
   }
   void finish(const Session::LogitsSink& sink) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     shared_.rows.clear();
     pass_->finish(session_.state(), sink);
   }
@@ -212,17 +209,22 @@ class CudaPrompt final : public PromptWork {
 
 class CudaEngine final : public EngineBackend {
  public:
-  CudaEngine(const std::shared_ptr<const Model>& model, const EngineOptions& o)
-      : shared_(model, o) {}
+  CudaEngine(const std::shared_ptr<const Model>& model, const EngineOptions& o,
+             cuda::CudaRuntime& runtime)
+      : made_(make(model, o, runtime)), shared_(*made_) {}
+  ~CudaEngine() override {
+    const cuda::Turn turn(shared_.runtime);
+    made_.reset();
+  }
 
   std::unique_ptr<SessionBackend> make_session(const SessionOptions& o) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     return std::make_unique<CudaSession>(shared_, o);
   }
 
   void run_chunk(SessionBackend& session, std::span<const int32_t> tokens,
                  int64_t first_position) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     CudaSession& s = of(session);
     shared_.rows.clear();
     shared_.forward.run_chunk(s.cache(), tokens, first_position, s.state());
@@ -230,14 +232,14 @@ class CudaEngine final : public EngineBackend {
 
   std::unique_ptr<PromptWork> begin_prompt(SessionBackend& session, std::span<const int32_t> tokens,
                                            bool ends) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     return std::make_unique<CudaPrompt>(shared_, of(session), tokens, ends);
   }
 
   /// A pass has rows of one type: it decides how q is rounded. Sessions of one policy stand side by
   /// side, since neighbours share launches.
   void run_tokens(std::span<TokenWork> works) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     const auto kind = [](TokenWork* w) {
       const cuda::DeviceCache& cache = of(*w->session).cache();
       return std::pair(cache.dtype(), cache.kind());
@@ -256,7 +258,7 @@ class CudaEngine final : public EngineBackend {
   }
 
   void finish(std::span<LogitsWork> works) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     std::vector<LogitsWork*> others;
     Finishing there{works.size() > 1};
     for (LogitsWork& w : works) {
@@ -275,7 +277,7 @@ class CudaEngine final : public EngineBackend {
   }
 
   std::span<const float> last_logits(SessionBackend& session) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     CudaSession& s = of(session);
     if (!row_of(s)) make_logits({&s});
     const std::span<const float> logits = shared_.forward.logits(*row_of(s));
@@ -283,7 +285,7 @@ class CudaEngine final : public EngineBackend {
     return s.logits();
   }
   void all_logits(SessionBackend& /*session*/, const Session::LogitsSink& sink) override {
-    const std::lock_guard turn(shared_.turn);
+    const cuda::Turn turn(shared_.runtime);
     shared_.rows.clear();
     shared_.forward.all_logits(sink);
   }
@@ -295,14 +297,17 @@ class CudaEngine final : public EngineBackend {
     return ledger;
   }
   const MemoryCounter& memory() const override { return shared_.memory; }
-  int threads() const override { return 1; }
-  const char* isa() const override { return "cuda"; }
   /// An engine for many has products of its own.
   std::string bits() const override {
     return fmt::format("{}, {}", cuda::bits_of_card(), shared_.forward.bits());
   }
 
  private:
+  static std::unique_ptr<CudaShared> make(const std::shared_ptr<const Model>& model,
+                                          const EngineOptions& o, cuda::CudaRuntime& runtime) {
+    const cuda::Turn turn(runtime);
+    return std::make_unique<CudaShared>(model, o, runtime);
+  }
   static CudaSession& of(SessionBackend& session) { return static_cast<CudaSession&>(session); }
 
   std::optional<size_t> row_of(const CudaSession& session) const {
@@ -400,15 +405,17 @@ class CudaEngine final : public EngineBackend {
     return shared_.forward.largest_logit(row);
   }
 
-  CudaShared shared_;
+  std::unique_ptr<CudaShared> made_;
+  CudaShared& shared_;
 };
 
 }  // namespace
 
 // As make_cpu_engine, which keeps it. NOLINTNEXTLINE(performance-unnecessary-value-param)
 std::unique_ptr<EngineBackend> make_cuda_engine(std::shared_ptr<const Model> model,
-                                                const EngineOptions& options) {
-  return std::make_unique<CudaEngine>(model, options);
+                                                const EngineOptions& options,
+                                                RuntimeBackend& runtime) {
+  return std::make_unique<CudaEngine>(model, options, static_cast<cuda::CudaRuntime&>(runtime));
 }
 
 double cuda_read_rate() {

@@ -63,7 +63,7 @@ TEST(OwnCodec, ChunksThreadsClonesAndStatesChangeNoBit) {
   const std::string policy = "knorm(budget=40)+my_state,sink=2,window=16";
   LayerCache one = layer_of(policy), three = layer_of(policy, 3);
   read(one, 0, 150, 150), read(three, 0, 150, 150);
-  LayerCache restored = LayerCache::restore(std::make_shared<Compute>(ComputeOptions{.threads = 1}),
+  LayerCache restored = LayerCache::restore(std::make_shared<Runtime>(RuntimeOptions{.threads = 1}),
                                             layer_options(policy), one.save());
   LayerCache copy = one.clone();
   const auto expected = read(one, 150, kTokens, 50);

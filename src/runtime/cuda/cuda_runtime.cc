@@ -1,0 +1,46 @@
+#include "runtime/cuda/cuda_runtime.h"
+
+namespace pith {
+namespace cuda {
+
+int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "the current device");
+  return device;
+}
+
+CudaRuntime::CudaRuntime(const RuntimeOptions& o)
+    : RuntimeBackend(o.memory_limit),
+      probe_threads(o.threads),
+      make_room(o.make_room),
+      device(current_device()) {}
+
+ShapeSpace& CudaRuntime::space(int query_heads, int kv_heads, int head_dim) {
+  auto& space = spaces[{query_heads, kv_heads, head_dim}];
+  if (!space) {
+    const DecodeShape shape{1, query_heads, kv_heads, head_dim, 1, 0};
+    space = std::make_unique<ShapeSpace>(memory, shape, stream.stream);
+  }
+  return *space;
+}
+
+Turn::Turn(CudaRuntime& runtime)
+    : turn_(runtime.stream_turn),
+      before_(current_device()),
+      ours_(runtime.device),
+      room_(runtime.make_room) {
+  if (before_ != ours_) check(cudaSetDevice(ours_), "the runtime's device");
+}
+
+Turn::~Turn() {
+  if (before_ != ours_) cudaSetDevice(before_);
+}
+
+}  // namespace cuda
+
+std::unique_ptr<RuntimeBackend> make_cuda_runtime(const RuntimeOptions& options) {
+  cuda::device_info();  // refuses what is no GPU of ours
+  return std::make_unique<cuda::CudaRuntime>(options);
+}
+
+}  // namespace pith

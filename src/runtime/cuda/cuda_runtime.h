@@ -1,0 +1,74 @@
+#pragma once
+// What engines and layers' caches of one runtime share on the GPU: the stream, the turn of whoever
+// gives it work, and what layers of one shape use in turn.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+
+#include "cache/cuda/device_cache.h"
+#include "kernels/cuda/make_room.h"
+#include "kernels/cuda/streams.h"
+#include "kernels/cuda/upload_ring.h"
+#include "runtime/runtime.h"
+
+namespace pith::cuda {
+
+/// What layers of one shape use in turn.
+struct ShapeSpace {
+  ShapeSpace(MemoryCounter& memory, const DecodeShape& shape, cudaStream_t stream)
+      : common(std::make_shared<DeviceCommon>(memory)),
+        scratch(memory, shape, stream),
+        queries(memory, MemoryKind::kScratch),
+        answers(memory, MemoryKind::kScratch) {}
+  /// Gives back what a prompt needed.
+  void clear() {
+    common->clear_space();
+    queries.allocate(0, nullptr);
+    answers.allocate(0, nullptr);
+  }
+  std::shared_ptr<DeviceCommon> common;
+  DecodeScratch scratch;
+  DeviceBuffer queries;        // [T, H, D] of 16 bits
+  DeviceArray<float> answers;  // [T, H, D]
+};
+
+int current_device();
+
+struct CudaRuntime final : RuntimeBackend {
+  explicit CudaRuntime(const RuntimeOptions& o);
+  int threads() const override { return 1; }
+  const char* isa() const override { return "cuda"; }
+  /// Of layers of H query heads, G KV heads of D numbers. The turn is the caller's.
+  ShapeSpace& space(int query_heads, int kv_heads, int head_dim);
+
+  int probe_threads;
+  std::function<bool()> make_room;
+  UploadRing uploads;  // of layers; outlives what the stream does
+  OwnStream stream;
+  /// Of whoever gives the stream work or takes what is lent: while a pass is captured, work of
+  /// another thread, be it the release of a session's memory, would become part of the graph. An
+  /// engine's pass has RuntimeBackend::turn before it.
+  std::recursive_mutex stream_turn;
+  int device;
+  StreamOrder order;
+  std::map<std::tuple<int, int, int>, std::unique_ptr<ShapeSpace>> spaces;
+};
+
+/// Has the stream's turn; the runtime's GPU is current meanwhile.
+class Turn {
+ public:
+  explicit Turn(CudaRuntime& runtime);
+  ~Turn();
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  std::lock_guard<std::recursive_mutex> turn_;
+  int before_, ours_;
+  MakesRoom room_;
+};
+
+}  // namespace pith::cuda
