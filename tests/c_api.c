@@ -437,7 +437,7 @@ static void numbers(float* x, size_t count, unsigned seed) {
   }
 }
 
-static int layers_of_ones_own(void) {
+static int layers_of_ones_own(const pith_model* model) {
   pith_error error = PITH_ERROR_INIT;
   pith_compute_options of_compute;
   pith_layer_options options;
@@ -446,6 +446,19 @@ static int layers_of_ones_own(void) {
   pith_compute_defaults(&of_compute, sizeof(of_compute));
   of_compute.threads = 1;
   CHECK(pith_compute_create(&of_compute, &compute, &error) == PITH_OK);
+  { /* an engine counts there, and cannot say otherwise */
+    pith_engine_options of_engine;
+    pith_engine* engine = NULL;
+    pith_engine_defaults(&of_engine, sizeof(of_engine));
+    of_engine.runtime = compute, of_engine.threads = 2;
+    CHECK(pith_engine_create(model, &of_engine, &engine, &error) == PITH_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "threads 2 and a runtime of 1") != NULL);
+    of_engine.threads = 0;
+    CHECK(pith_engine_create(model, &of_engine, &engine, &error) == PITH_OK);
+    CHECK(pith_compute_bytes_in_use(compute) > 0);
+    pith_engine_free(engine);
+    CHECK(pith_compute_bytes_in_use(compute) == 0);
+  }
   pith_layer_defaults(&options, sizeof(options));
   CHECK(pith_layer_create(compute, &options, &layer, &error) == PITH_INVALID_ARGUMENT);
   options.policy = "knorm(budget=16,interval=4)+int8,window=8";
@@ -588,7 +601,8 @@ int main(int argc, char** argv) {
   const int failed = refusals(model, engine) || other_sizes(model, engine) ||
                      round_trip(model, ids, &count) || conversation(engine, vocab, ids, count) ||
                      saved(engine, vocab, ids, count) || reports(engine, info.layers, ids, count) ||
-                     batches(engine, vocab, ids, count) || policies(model) || layers_of_ones_own();
+                     batches(engine, vocab, ids, count) || policies(model) ||
+                     layers_of_ones_own(model);
   pith_engine_free(engine);
   pith_model_free(model);
   return failed;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -104,6 +105,39 @@ INSTANTIATE_TEST_SUITE_P(Policies, EngineThreads,
                                          "exact+k:qjl(paper=true,m=128)+v:int4,window=16",
                                          "express(heavy=0,s=32)+csr(online=32),window=16"),
                          [](const auto& i) { return std::to_string(i.index); });
+
+// Two engines of one runtime, each of its threads with sessions of one of them.
+TEST(RuntimeThreads, TwoEnginesGoOnAtOnce) {
+  const auto model = Model::load(repo_dir() / "models/demo");
+  EngineOptions o;
+  o.chunk = 32;
+  o.runtime = std::make_shared<Runtime>(RuntimeOptions{.threads = 2});
+  const std::array engines = {std::make_shared<Engine>(model, o),
+                              std::make_shared<Engine>(model, o)};
+  const SessionOptions options = small_session("keydiff(budget=32,interval=16)+int4,window=16");
+  const auto talk = [&](size_t thread) {
+    Session base(engines[thread % 2], options);
+    base.append(some_ids(40, 1));
+    return say(base, thread / 2);
+  };
+  std::vector<std::vector<Logits>> expected(kThreads), said(kThreads);
+  for (size_t i = 0; i < kThreads; ++i) expected[i] = talk(i);
+  std::vector<std::string> errors(kThreads);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kThreads; ++i)
+    threads.emplace_back([&, i] {
+      try {
+        said[i] = talk(i);
+      } catch (const std::exception& e) {
+        errors[i] = e.what();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  for (size_t i = 0; i < kThreads; ++i) {
+    EXPECT_EQ(errors[i], "") << i;
+    EXPECT_TRUE(said[i] == expected[i]) << i;
+  }
+}
 
 // Threads that begin with, read, keep and drop snapshots of one tree, which has room for some.
 class PrefixTreeThreads : public testing::TestWithParam<const char*> {};

@@ -17,12 +17,13 @@ extern "C" {
 typedef struct pith_compute pith_compute;
 typedef struct pith_layer pith_layer;
 
-/* A device, threads and one account of memory, shared by any number of layers. */
+/* A device, threads and one account of memory, shared by any number of engines and layers: a
+ * Runtime of C++. */
 typedef struct pith_compute_options {
   size_t size;
   int32_t device;      /* a pith_device; no fallback */
   int32_t threads;     /* 0 = all cores */
-  size_t memory_limit; /* most bytes of all layers together; 0 = no limit */
+  size_t memory_limit; /* most bytes of all that share it; 0 = no limit */
   const char* isa;     /* as pith_engine_options' */
 } pith_compute_options;
 

@@ -11,21 +11,21 @@ one, such as ValueError, too), its text what was asked, what is supported and wh
 """
 
 from . import _pith, results
-from ._pith import (AttentionError, BufferTooSmall, Chat, Compute, ContextFull, Conversation, Corrupt, Engine,
+from ._pith import (AttentionError, BufferTooSmall, Chat, ContextFull, Conversation, Corrupt, Engine,
                     GenerateOptions, Generation, InvalidArgument, Internal, IoError, LayerCache, Ledger, MethodInfo,
                     Model, ModelConfig, NonFinite, NotFound, OutOfMemory, ParameterInfo, Piece, PithError,
-                    Policy, Rows, RowsToCode, RowsToScore, Session, SessionBusy, Tokenizer, Unsupported,
+                    Policy, Rows, RowsToCode, RowsToScore, Runtime, Session, SessionBusy, Tokenizer, Unsupported,
                     __version__,
                     add_codec, add_selector, chat_template_names, estimate, known_models, methods, pull, read_in_all)
 from ._dicts import CompletionOutput, RequestOutput, SamplingParams
 from .llm import LLM, AsyncLLM, Scores
 
 __all__ = [
-    "AsyncLLM", "AttentionError", "BufferTooSmall", "Chat", "CompletionOutput", "Compute", "ContextFull",
+    "AsyncLLM", "AttentionError", "BufferTooSmall", "Chat", "CompletionOutput", "ContextFull",
     "Conversation", "Corrupt", "Engine", "GenerateOptions", "Generation", "Internal", "InvalidArgument",
     "IoError", "LLM", "LayerCache", "Ledger", "MethodInfo", "Model", "ModelConfig", "NonFinite", "NotFound",
     "OutOfMemory", "ParameterInfo", "Piece", "PithError", "Policy", "RequestOutput", "Rows", "RowsToCode",
-    "RowsToScore",
+    "RowsToScore", "Runtime",
     "SamplingParams", "Scores", "Session", "SessionBusy", "Tokenizer", "Unsupported", "__version__",
     "add_codec", "add_selector", "chat_template_names", "estimate", "known_models", "methods", "pull", "read_in_all",
     "codec", "results", "selector",

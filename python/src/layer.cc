@@ -61,7 +61,7 @@ View view_of(Array& a, const char* name, const Wanted& w, size_t batch = 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 std::string(name) + ": the cache is on the " +
                     (w.device == Device::kCuda ? "GPU" : "CPU") +
-                    ", and this array is not; move it, or make the cache with Compute(device=\"" +
+                    ", and this array is not; move it, or make the cache with Runtime(device=\"" +
                     (w.device == Device::kCuda ? "cpu" : "cuda") + "\")");
   return {a.data(), dtype_of(a.dtype(), name), static_cast<ptrdiff_t>(a.stride(at)),
           static_cast<ptrdiff_t>(a.stride(at + 1))};
@@ -70,10 +70,10 @@ View view_of(Array& a, const char* name, const Wanted& w, size_t batch = 0) {
 /// A cache is one thread's at a time.
 class LayerObject {
  public:
-  LayerObject(std::shared_ptr<Compute> c, LayerCacheOptions o)
-      : compute(std::move(c)), options(std::move(o)), cache(compute, options) {}
+  LayerObject(std::shared_ptr<Runtime> r, LayerCacheOptions o)
+      : runtime(std::move(r)), options(std::move(o)), cache(runtime, options) {}
   LayerObject(const LayerObject& from, LayerCache c)
-      : compute(from.compute), options(from.options), cache(std::move(c)) {}
+      : runtime(from.runtime), options(from.options), cache(std::move(c)) {}
   ~LayerObject() {
     unlocked([this] { const LayerCache gone = std::move(cache); });
   }
@@ -105,13 +105,13 @@ class LayerObject {
     return unlocked([&] { return work(); });
   }
   Wanted queries(size_t tokens) const {
-    return {tokens, options.query_heads, options.head_dim, compute->device()};
+    return {tokens, options.query_heads, options.head_dim, runtime->device()};
   }
   Wanted keys(size_t tokens) const {
-    return {tokens, options.kv_heads, options.head_dim, compute->device()};
+    return {tokens, options.kv_heads, options.head_dim, runtime->device()};
   }
 
-  std::shared_ptr<Compute> compute;
+  std::shared_ptr<Runtime> runtime;
   LayerCacheOptions options;
   LayerCache cache;
 
@@ -167,7 +167,7 @@ void check_caches(const Caches& caches) {
 }
 
 /// Runs them; `stream` as LayerCache.use_stream's.
-void run_all(Compute& compute, const Caches& caches, const std::vector<LayerStep>& steps,
+void run_all(Runtime& runtime, const Caches& caches, const std::vector<LayerStep>& steps,
              std::optional<uintptr_t> stream) {
   std::vector<LayerObject::Entered> entered;
   // One that is named twice is in use by nobody else: the step refuses it and says so.
@@ -178,10 +178,10 @@ void run_all(Compute& compute, const Caches& caches, const std::vector<LayerStep
     entered.emplace_back(*cache);
     if (stream) cache->cache.use_stream(reinterpret_cast<void*>(*stream));
   }
-  unlocked([&] { compute.step(steps); });
+  unlocked([&] { runtime.step(steps); });
 }
 
-std::vector<nb::object> step_all(Compute& compute, const Caches& caches,
+std::vector<nb::object> step_all(Runtime& runtime, const Caches& caches,
                                  const std::vector<Tensor>& q, const std::vector<Tensor>& k,
                                  const std::vector<Tensor>& v,
                                  std::optional<std::vector<nb::object>> given,
@@ -201,7 +201,7 @@ std::vector<nb::object> step_all(Compute& compute, const Caches& caches,
     out[i] = output_for(q[i], out[i]);
     steps.push_back(step_of(*caches[i], out[i], q[i], k[i], v[i]));
   }
-  run_all(compute, caches, steps, stream);
+  run_all(runtime, caches, steps, stream);
   return out;
 }
 
@@ -214,7 +214,7 @@ View of_sequence(View view, const Array& batch, size_t b) {
   return view;
 }
 
-nb::object step_batch(Compute& compute, const Caches& caches, const Tensor& q, const Tensor& k,
+nb::object step_batch(Runtime& runtime, const Caches& caches, const Tensor& q, const Tensor& k,
                       const Tensor& v, nb::object given, std::optional<uintptr_t> stream) {
   check_caches(caches);
   const size_t tokens = tokens_of(q, "q", 1), batch = caches.size();
@@ -230,7 +230,7 @@ nb::object step_batch(Compute& compute, const Caches& caches, const Tensor& q, c
                      of_sequence(view_of<RowsView>(k, "k", keys, batch), k, b),
                      of_sequence(view_of<RowsView>(v, "v", keys, batch), v, b), tokens});
   }
-  run_all(compute, caches, steps, stream);
+  run_all(runtime, caches, steps, stream);
   return out;
 }
 
@@ -271,10 +271,10 @@ nb::bytes saved(LayerObject& l) {
 
 void restore(LayerObject& l, const nb::bytes& state) {
   const std::span<const std::byte> bytes(static_cast<const std::byte*>(state.data()), state.size());
-  l.run([&] { l.cache = LayerCache::restore(l.compute, l.options, bytes); });
+  l.run([&] { l.cache = LayerCache::restore(l.runtime, l.options, bytes); });
 }
 
-/// ComputeOptions::make_room by a function of Python's; what it raises is reported, and no room.
+/// RuntimeOptions::make_room by a function of Python's; what it raises is reported, and no room.
 std::function<bool()> asks(nb::object function) {
   if (function.is_none()) return {};
   const auto drop = [](nb::object* held) {
@@ -287,21 +287,22 @@ std::function<bool()> asks(nb::object function) {
     try {
       return nb::cast<bool>((*held)());
     } catch (nb::python_error& error) {
-      error.discard_as_unraisable("make_room of pith.Compute");
+      error.discard_as_unraisable("make_room of pith.Runtime");
     } catch (const nb::cast_error&) {
-      PyErr_WarnEx(PyExc_RuntimeWarning, "make_room of pith.Compute returned no bool", 1);
+      PyErr_WarnEx(PyExc_RuntimeWarning, "make_room of pith.Runtime returned no bool", 1);
     }
     return false;
   };
 }
 
-void bind_compute(nb::module_& m) {
-  nb::class_<Compute>(m, "Compute", "Threads and one account of memory, for any number of layers.")
+void bind_runtime(nb::module_& m) {
+  nb::class_<Runtime>(m, "Runtime",
+                      "Threads and one account of memory, for any number of engines and layers.")
       .def(
           "__init__",
-          [](Compute* self, const std::string& device, int threads, size_t memory_limit,
+          [](Runtime* self, const std::string& device, int threads, size_t memory_limit,
              const std::string& isa, nb::object make_room) {
-            new (self) Compute({.device = device_of(device),
+            new (self) Runtime({.device = device_of(device),
                                 .threads = threads,
                                 .memory_limit = memory_limit,
                                 .isa = isa,
@@ -320,7 +321,11 @@ void bind_compute(nb::module_& m) {
       .def("step_batch", &step_batch, "caches"_a, "q"_a, "k"_a, "v"_a, "out"_a = nb::none(),
            "stream"_a = nb::none(),
            "step() over one array [sequences, tokens, heads, head_dim] of each kind.")
-      .def_prop_ro("bytes_in_use", &Compute::bytes_in_use);
+      .def_prop_ro("bytes_in_use", &Runtime::bytes_in_use,
+                   "of all that was made with it, weights apart")
+      .def_prop_ro("peak_bytes", &Runtime::peak_bytes)
+      .def_prop_ro("threads", &Runtime::threads)
+      .def_prop_ro("isa", &Runtime::isa);
 }
 
 void bind_calls(nb::class_<LayerObject>& layer) {
@@ -390,18 +395,18 @@ void bind_questions(nb::class_<LayerObject>& layer) {
 }  // namespace
 
 void bind_layer(nb::module_& m) {
-  bind_compute(m);
+  bind_runtime(m);
   nb::class_<LayerObject> layer(m, "LayerCache",
                                 "The compressed cache of one attention layer over your own arrays "
                                 "[tokens, heads, head_dim]: numpy's, or tensors of PyTorch and "
-                                "others, where its Compute is. Any strides, as long as a row's "
+                                "others, where its Runtime is. Any strides, as long as a row's "
                                 "numbers are adjacent.");
   layer.def(
       nb::new_([](const std::string& policy, int query_heads, int kv_heads, int head_dim,
                   size_t context, size_t percent_of, int index, int layers, int64_t window,
                   uint64_t seed, double rope_theta, const std::vector<double>& frequencies,
                   double scale, const std::string& protect, size_t probe_rows, size_t probe_every,
-                  std::shared_ptr<Compute> compute) {
+                  std::shared_ptr<Runtime> runtime) {
         LayerCacheOptions o;
         o.policy = Policy::parse(policy);
         o.query_heads = query_heads, o.kv_heads = kv_heads, o.head_dim = head_dim;
@@ -410,18 +415,18 @@ void bind_layer(nb::module_& m) {
         o.seed = seed, o.rope_theta = rope_theta, o.rope_frequencies = frequencies;
         o.scale = scale, o.protect = parse_ranges(protect);
         o.error_probe = {probe_rows, probe_every, 0};
-        if (!compute) compute = std::make_shared<Compute>();
-        return unlocked([&] { return std::make_shared<LayerObject>(compute, std::move(o)); });
+        if (!runtime) runtime = std::make_shared<Runtime>();
+        return unlocked([&] { return std::make_shared<LayerObject>(runtime, std::move(o)); });
       }),
       "policy"_a, nb::kw_only(), "query_heads"_a, "kv_heads"_a, "head_dim"_a, "context"_a,
       "percent_of"_a = 0, "layer"_a = 0, "layers"_a = 1, "sliding_window"_a = 0, "seed"_a = 0,
       "rope_theta"_a = 0.0, "rope_frequencies"_a = std::vector<double>(), "scale"_a = 0.0,
-      "protect"_a = "", "probe_rows"_a = 0, "probe_every"_a = 16, "compute"_a.none() = nb::none(),
+      "protect"_a = "", "probe_rows"_a = 0, "probe_every"_a = 16, "runtime"_a.none() = nb::none(),
       "context: the most tokens there will be. Budgets in per cent are of percent_of tokens, 0 = "
       "of "
       "the context. rope_theta (or "
       "rope_frequencies [head_dim / 2]): of the RoPE that keys and queries come with, for policies "
-      "that rotate them. scale: of q.k in the softmax, 0 = 1/sqrt(head_dim). compute: shared by "
+      "that rotate them. scale: of q.k in the softmax, 0 = 1/sqrt(head_dim). runtime: shared by "
       "layers; None makes one.");
   bind_calls(layer);
   bind_questions(layer);

@@ -79,15 +79,21 @@ void bind_engine(nb::module_& m) {
       .def(
           "__init__",
           [](LoadedEngine* self, const LoadedModel& model, const std::string& device, int threads,
-             size_t chunk, const std::string& isa, bool f32, size_t parallel, size_t limit) {
+             size_t chunk, const std::string& isa, bool f32, size_t parallel, size_t limit,
+             std::shared_ptr<Runtime> runtime) {
             EngineOptions o;
             o.device = device_of(device), o.threads = threads, o.chunk = chunk, o.isa = isa;
             o.f32_arithmetic = f32, o.parallel = parallel, o.memory_limit = limit;
+            o.runtime = std::move(runtime);
             new (self) LoadedEngine{
                 model, unlocked([&] { return std::make_shared<Engine>(model.model, o); })};
           },
           "model"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "chunk"_a = 512,
-          "isa"_a = "", "f32_arithmetic"_a = false, "parallel"_a = 1, "memory_limit"_a = 0)
+          "isa"_a = "", "f32_arithmetic"_a = false, "parallel"_a = 1, "memory_limit"_a = 0,
+          "runtime"_a.none() = nb::none(),
+          "runtime: shared with other engines and layers; device, threads, isa and memory_limit "
+          "are "
+          "then its own.")
       .def_prop_ro("model", [](const LoadedEngine& e) { return e.loaded; })
       .def_prop_ro("threads", [](const LoadedEngine& e) { return e.engine->threads(); })
       .def_prop_ro("isa", [](const LoadedEngine& e) { return e.engine->isa(); })

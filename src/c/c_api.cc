@@ -77,7 +77,8 @@ pith_engine_options engine_defaults() {
           .chunk = o.chunk,
           .parallel = o.parallel,
           .memory_limit = o.memory_limit,
-          .f32_arithmetic = 0};
+          .f32_arithmetic = 0,
+          .runtime = nullptr};
 }
 
 EngineOptions options_of(const pith_engine_options* from) {
@@ -88,7 +89,8 @@ EngineOptions options_of(const pith_engine_options* from) {
           .chunk = o.chunk,
           .f32_arithmetic = o.f32_arithmetic != 0,
           .parallel = o.parallel,
-          .memory_limit = o.memory_limit};
+          .memory_limit = o.memory_limit,
+          .runtime = o.runtime ? o.runtime->runtime : nullptr};
 }
 
 }  // namespace

@@ -35,6 +35,10 @@ struct pith_form {
   std::shared_ptr<const pith::AnswerForm> form;
 };
 
+struct pith_compute {
+  std::shared_ptr<pith::Runtime> runtime;
+};
+
 struct pith_engine {
   std::shared_ptr<pith::Engine> engine;
 };

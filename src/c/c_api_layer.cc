@@ -5,10 +5,6 @@
 #include "pith/pith_layer.h"
 
 // NOLINTBEGIN(readability-identifier-naming): the names of pith_layer.h.
-struct pith_compute {
-  std::shared_ptr<pith::Runtime> compute;
-};
-
 struct pith_layer {
   pith::LayerCache cache;
 };
@@ -127,7 +123,7 @@ pith_status pith_compute_create(const pith_compute_options* options, pith_comput
 void pith_compute_free(pith_compute* compute) { delete compute; }
 
 size_t pith_compute_bytes_in_use(const pith_compute* compute) {
-  return compute ? compute->compute->bytes_in_use() : 0;
+  return compute ? compute->runtime->bytes_in_use() : 0;
 }
 
 void pith_layer_defaults(pith_layer_options* options, size_t size) {
@@ -139,7 +135,7 @@ pith_status pith_layer_create(const pith_compute* compute, const pith_layer_opti
   return guarded(error, [&] {
     given(layer, "the place for the layer") = nullptr;
     *layer = new pith_layer{
-        pith::LayerCache(given(compute, "the compute").compute, options_of(options))};
+        pith::LayerCache(given(compute, "the compute").runtime, options_of(options))};
   });
 }
 
@@ -174,7 +170,7 @@ pith_status pith_compute_step(pith_compute* compute, const pith_layer_step_args*
       works.push_back({&cache_of(s.layer), out_of(s.out), view_of(s.q, "q"), view_of(s.k, "k"),
                        view_of(s.v, "v"), s.tokens});
     }
-    given(compute, "the compute").compute->step(works);
+    given(compute, "the compute").runtime->step(works);
   });
 }
 
@@ -259,7 +255,7 @@ pith_status pith_layer_restore(const pith_compute* compute, const pith_layer_opt
   return guarded(error, [&] {
     given(layer, "the place for the layer") = nullptr;
     const auto saved = span_of(static_cast<const std::byte*>(bytes), size, "the saved bytes");
-    *layer = new pith_layer{pith::LayerCache::restore(given(compute, "the compute").compute,
+    *layer = new pith_layer{pith::LayerCache::restore(given(compute, "the compute").runtime,
                                                       options_of(options), saved)};
   });
 }

@@ -58,15 +58,15 @@ TEST(LayerCache, ManyStepsAtOnceAreThoseOfEachAlone) {
   const Shape shape;
   const size_t lengths[] = {60, 1, 33, 7, 200};
   for (const int threads : {1, 2, 8}) {
-    const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = threads});
+    const auto runtime = std::make_shared<Runtime>(RuntimeOptions{.threads = threads});
     for (const char* policy : kPolicies) {
       std::vector<Rows> rows;
       std::vector<LayerCache> alone, together;
       std::vector<std::vector<float>> expected, outs;
       for (size_t i = 0; i < std::size(lengths); ++i) {
         rows.emplace_back(shape, lengths[i] + 20, 7 + static_cast<uint32_t>(i));
-        alone.emplace_back(compute, options_of(shape, policy));
-        together.emplace_back(compute, options_of(shape, policy));
+        alone.emplace_back(runtime, options_of(shape, policy));
+        together.emplace_back(runtime, options_of(shape, policy));
         expected.emplace_back(lengths[i] * shape.q_size());
         outs.emplace_back(lengths[i] * shape.q_size());
       }
@@ -91,7 +91,7 @@ TEST(LayerCache, ManyStepsAtOnceAreThoseOfEachAlone) {
           const LayerStep one = step(alone, expected, i, first, tokens);
           one.cache->step(one.out, one.q, one.k, one.v, one.tokens);
         }
-        compute->step(works);
+        runtime->step(works);
         EXPECT_EQ(outs, expected) << policy << ", " << threads << " threads";
       };
       run(true, 0);
@@ -170,18 +170,18 @@ TEST(LayerCache, AMiddleLayerOfAPolicyForManyAndClones) {
   const Rows rows(shape, kTokens, 9);
   LayerCacheOptions o = options_of(shape, "exact;layers=2:knorm(budget=16,interval=4)");
   o.layers = 4;
-  const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
+  const auto runtime = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   o.layer = 2;
   Layer small(shape, "exact");
-  small.cache = LayerCache(compute, o);
+  small.cache = LayerCache(runtime, o);
   o.layer = 1;
   Layer all(shape, "exact");
-  all.cache = LayerCache(compute, o);
+  all.cache = LayerCache(runtime, o);
   small.step(rows, 0, 150, 50);
   all.step(rows, 0, 150, 50);
   EXPECT_EQ(all.cache.rows(0).positions.size(), 150u);
   EXPECT_LT(small.cache.rows(0).positions.size(), 100u);
-  EXPECT_GT(compute->bytes_in_use(), 0u);
+  EXPECT_GT(runtime->bytes_in_use(), 0u);
 
   LayerCache copy = small.cache.clone();
   const auto before = copy.rows(1).positions;
@@ -201,7 +201,7 @@ TEST(LayerCache, AScaleOfScoresIsTheCallersEverywhere) {
     Layer scaled(shape, policy), plain(shape, policy);
     LayerCacheOptions o = options_of(shape, policy);
     o.scale = kScale;
-    scaled.cache = LayerCache(scaled.compute, o);
+    scaled.cache = LayerCache(scaled.runtime, o);
     EXPECT_EQ(scaled.step(rows, 0, kTokens, 50), plain.step(larger, 0, kTokens, 50)) << policy;
     std::vector<HeadRows> held;
     for (int g = 0; g < shape.kv_heads; ++g) {
@@ -230,7 +230,7 @@ TEST(LayerCache, ProtectsRowsAndProbesAsASessionDoes) {
   o.layers = 3, o.layer = 2;
   o.rope_theta = 0;  // no policy here turns keys
   Layer layer(shape, policy);
-  layer.cache = LayerCache(layer.compute, o);
+  layer.cache = LayerCache(layer.runtime, o);
   EXPECT_FALSE(Layer(shape, policy).cache.attention_error());
   layer.step(rows, 0, 150, 30);
   const TokenRange more{150, 151};
@@ -276,12 +276,12 @@ TEST(LayerCache, SavedItGoesOnBitForBit) {
     for (const size_t count : {0, 1, 63, 150}) {
       const LayerCacheOptions o = middle_layer(shape, policy);
       Layer layer(shape, policy), other(shape, policy);
-      layer.cache = LayerCache(layer.compute, o);
+      layer.cache = LayerCache(layer.runtime, o);
       layer.step(rows, 0, count / 2, 20);
       if (count > 0) layer.cache.end_prompt();
       layer.step(rows, count / 2, count, 1);
       const auto bytes = layer.cache.save();
-      other.cache = LayerCache::restore(other.compute, o, bytes);
+      other.cache = LayerCache::restore(other.runtime, o, bytes);
       EXPECT_EQ(other.cache.tokens(), count);
       for (Layer* l : {&layer, &other}) {
         l->step(rows, count, count + 60, 20);
@@ -299,7 +299,7 @@ TEST(LayerCache, SavedBytesAreRefusedOrHarmless) {
   const char* policy = "express(heavy=0,s=16)+int4,window=8";
   const LayerCacheOptions good = middle_layer(shape, policy);
   Layer layer(shape, policy);
-  layer.cache = LayerCache(layer.compute, good);
+  layer.cache = LayerCache(layer.runtime, good);
   layer.step(rows, 0, 100, 20);
   const auto bytes = layer.cache.save();
   const std::vector<std::pair<std::string, std::function<void(LayerCacheOptions&)>>> changes = {
@@ -319,13 +319,13 @@ TEST(LayerCache, SavedBytesAreRefusedOrHarmless) {
     LayerCacheOptions o = good;
     change(o);
     refused(ErrorCode::kInvalidArgument, "its " + name,
-            [&] { LayerCache::restore(layer.compute, o, bytes); });
+            [&] { LayerCache::restore(layer.runtime, o, bytes); });
   }
-  const size_t before = layer.compute->bytes_in_use();
+  const size_t before = layer.runtime->bytes_in_use();
   size_t taken = 0, refusals = 0;
   const auto tried = [&](std::span<const std::byte> bad, bool may_pass) {
     try {
-      LayerCache restored = LayerCache::restore(layer.compute, good, bad);
+      LayerCache restored = LayerCache::restore(layer.runtime, good, bad);
       EXPECT_TRUE(may_pass);
       std::swap(layer.cache, restored);
       layer.step(rows, 100, 103, 1);
@@ -362,7 +362,7 @@ TEST(LayerCache, SavedBytesAreRefusedOrHarmless) {
   }
   EXPECT_GT(taken, 20u);
   EXPECT_GT(refusals, 100u);
-  EXPECT_EQ(layer.compute->bytes_in_use(), before);
+  EXPECT_EQ(layer.runtime->bytes_in_use(), before);
 }
 
 }  // namespace

@@ -27,11 +27,11 @@ TEST(LayerCache, RefusesWhatCannotBe) {
   Shape shape;
   shape.context = 20;
   const Rows rows(shape, 30, 3);
-  const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
+  const auto runtime = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   const auto with = [&](const auto& change) {
     LayerCacheOptions o = options_of(shape, "exact");
     change(o);
-    LayerCache{compute, o};
+    LayerCache{runtime, o};
   };
   const auto invalid = kInvalid;
   refused(invalid, "multiple", [&] { with([](auto& o) { o.query_heads = 7; }); });
@@ -63,7 +63,7 @@ TEST(LayerCache, RefusesWhatCannotBe) {
 TEST(LayerCache, ManyStepsThatCannotBeChangeNothing) {
   const Shape shape;
   Layer first(shape, "exact"), second(shape, "exact");  // of two Computes
-  LayerCache other(first.compute, options_of(shape, "exact"));
+  LayerCache other(first.runtime, options_of(shape, "exact"));
   const Rows rows(shape, 4, 1);
   std::vector<float> out(4 * shape.q_size());
   const RowsOut to = out_view(out.data(), first.heads, first.dim);
@@ -71,7 +71,7 @@ TEST(LayerCache, ManyStepsThatCannotBeChangeNothing) {
     return LayerStep{cache, to, first.q(rows, 0), first.k(rows, 0), first.v(rows, 0), tokens};
   };
   const auto refused_step = [&](ErrorCode code, const char* words, std::vector<LayerStep> steps) {
-    refused(code, words, [&] { first.compute->step(steps); });
+    refused(code, words, [&] { first.runtime->step(steps); });
     EXPECT_EQ(first.cache.tokens(), 0u);
     EXPECT_EQ(other.tokens(), 0u);
   };
@@ -84,9 +84,9 @@ TEST(LayerCache, ManyStepsThatCannotBeChangeNothing) {
   refused_step(invalid, "no tokens", {step(&first.cache, 2), step(&other, 0)});
   refused_step(ErrorCode::kContextFull, "step 1 of 2",
                {step(&first.cache, 2), step(&other, shape.context + 1)});
-  first.compute->step({});
+  first.runtime->step({});
   const std::vector<LayerStep> good{step(&first.cache, 2), step(&other, 2)};
-  first.compute->step(good);
+  first.runtime->step(good);
   EXPECT_EQ(other.tokens(), 2u);
 }
 
@@ -145,28 +145,28 @@ TEST(LayerCache, RefusesObjectsThatAreNoneAndSizesThatNoModelHas) {
   refused(kInvalid, "moved from", [&] { layer.cache.tokens(); });
   LayerCacheOptions o = options_of(shape, "exact");
   o.query_heads = o.kv_heads = 1 << 30;
-  refused(kInvalid, "and 4096", [&] { LayerCache(layer.compute, o); });
+  refused(kInvalid, "and 4096", [&] { LayerCache(layer.runtime, o); });
   o = options_of(shape, "exact");
   o.layers = std::numeric_limits<int>::max();
-  refused(kInvalid, "at most", [&] { LayerCache(layer.compute, o); });
+  refused(kInvalid, "at most", [&] { LayerCache(layer.runtime, o); });
 }
 
 TEST(LayerCache, StatisticsOfQueriesNeedTheirRope) {
   const Shape shape;
-  const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
+  const auto runtime = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   for (const char* policy :
        {"expected_attention(budget=40)", "adakv(budget=40,by=expected_attention)",
         "exact;heads=1:expected_attention(budget=40)"}) {
     LayerCacheOptions o = options_of(shape, policy);
-    LayerCache(compute, o).tokens();
+    LayerCache(runtime, o).tokens();
     o.rope_theta = 0;
-    refused(ErrorCode::kUnsupported, "RoPE", [&] { LayerCache(compute, o); });
+    refused(ErrorCode::kUnsupported, "RoPE", [&] { LayerCache(runtime, o); });
     o.policy = Policy::parse("exact;layers=0:exact");
-    LayerCache(compute, o).tokens();
+    LayerCache(runtime, o).tokens();
   }
   LayerCacheOptions o = options_of(shape, "expected_attention(budget=40,rope=false)");
   o.rope_theta = 0;
-  LayerCache(compute, o).tokens();
+  LayerCache(runtime, o).tokens();
 }
 
 TEST(LayerCache, FrequenciesOfARopeAreThatRope) {
@@ -177,20 +177,20 @@ TEST(LayerCache, FrequenciesOfARopeAreThatRope) {
   LayerCacheOptions o = options_of(shape, policy);
   o.rope_theta = 0;
   for (int i = 0; i < 32; ++i) o.rope_frequencies.push_back(std::pow(10000.0, -2.0 * i / 64));
-  given.cache = LayerCache(given.compute, o);
+  given.cache = LayerCache(given.runtime, o);
   o.rope_frequencies.back() = 0.5;
-  other.cache = LayerCache(other.compute, o);
+  other.cache = LayerCache(other.runtime, o);
   const auto expected = by_theta.step(rows, 0, 150, 50);
   EXPECT_LT(test::relative_error(given.step(rows, 0, 150, 50),
                                  std::vector<double>(expected.begin(), expected.end())),
             1e-6);
   EXPECT_NE(other.step(rows, 0, 150, 50), expected);
   o.rope_frequencies.pop_back();
-  refused(kInvalid, "rope_frequencies", [&] { LayerCache(given.compute, o); });
+  refused(kInvalid, "rope_frequencies", [&] { LayerCache(given.runtime, o); });
   o.rope_frequencies.assign(32, std::nan(""));
-  refused(kInvalid, "finite", [&] { LayerCache(given.compute, o); });
+  refused(kInvalid, "finite", [&] { LayerCache(given.runtime, o); });
   o.rope_theta = 10000;
-  refused(kInvalid, "give one", [&] { LayerCache(given.compute, o); });
+  refused(kInvalid, "give one", [&] { LayerCache(given.runtime, o); });
 }
 
 TEST(LayerCache, AForkedProcessIsTold) {

@@ -39,7 +39,7 @@ TEST(LayerCache, ReadsRowsAsTheyCame) {
     Layer layer(shape, c.policy);
     LayerCacheOptions o = options_of(shape, c.policy);
     o.protect = {{60, 63}};
-    layer.cache = LayerCache(layer.compute, o);
+    layer.cache = LayerCache(layer.runtime, o);
     layer.step(rows, 0, kTokens, 50);
     layer.cache.end_prompt();
     for (int g = 0; g < shape.kv_heads; ++g) {
@@ -114,7 +114,7 @@ TEST(MethodInfo, SaysWhetherRowsHaveWeightsAndScores) {
     EXPECT_EQ(info.weighted, weighted) << info.name;
     LayerCacheOptions o = options_of(shape, policy);
     o.rope_theta = 0;
-    const auto without = [&] { LayerCache(layer.compute, o); };
+    const auto without = [&] { LayerCache(layer.runtime, o); };
     if (info.needs_rope)
       refused(ErrorCode::kUnsupported, "RoPE", without);
     else

@@ -202,12 +202,12 @@ TEST(LayerVariants, SavedLayersGoOnUnderTheirVariantAlone) {
 }
 
 TEST(LayerVariants, RefusesWhatCannotBe) {
-  const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
+  const auto runtime = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   const Shape shape;
   const auto with = [&](const auto& change) {
     LayerCacheOptions o = options_of(shape, "exact", {1.5, true});
     change(o);
-    LayerCache{compute, o};
+    LayerCache{runtime, o};
   };
   with([](auto&) {});
   constexpr auto kInvalid = ErrorCode::kInvalidArgument;

@@ -31,13 +31,13 @@ inline RowsOut out_view(float* x, size_t heads, size_t dim) {
 
 struct LayerUnderTest {
   Shape shape;
-  std::shared_ptr<Runtime> compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
+  std::shared_ptr<Runtime> runtime = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   LayerCache cache;
   size_t heads = static_cast<size_t>(shape.query_heads()),
          kv_heads = static_cast<size_t>(shape.kv_heads), dim = static_cast<size_t>(shape.head_dim);
 
   explicit LayerUnderTest(const Shape& s, const std::string& policy)
-      : shape(s), cache(compute, options_of(s, policy)) {}
+      : shape(s), cache(runtime, options_of(s, policy)) {}
   RowsView q(const Rows& rows, size_t t) const {
     return view(rows.q.data() + t * shape.q_size(), heads, dim);
   }

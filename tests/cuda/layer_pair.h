@@ -147,7 +147,7 @@ class LayerPair {
   LayerCacheOptions options() const { return layer_options(case_); }
   LayerCache& cpu() { return cpu_; }
   LayerCache& gpu() { return gpu_; }
-  const std::shared_ptr<Runtime>& compute() const { return compute_; }
+  const std::shared_ptr<Runtime>& runtime() const { return compute_; }
   /// Another's calls are ordered with the same stream.
   void follow(LayerCache& other) { other.use_stream(stream_); }
 

@@ -75,7 +75,7 @@ void hold_the_same(const LayerCase& c, const Layout& layout) {
   EXPECT_GE(pair.compared(), c.compared);
   EXPECT_EQ(pair.cpu().tokens(), pair.gpu().tokens());
   EXPECT_EQ(pair.gpu().tokens(), 70u + 33 + 2 + 20 + 40 + 1 + 65 + 20);
-  EXPECT_LE(pair.gpu().ledger().total_bytes(), pair.compute()->bytes_in_use());
+  EXPECT_LE(pair.gpu().ledger().total_bytes(), pair.runtime()->bytes_in_use());
   pair.end_prompt();
   if (c.slides == 0) {
     EXPECT_EQ(pair.cpu().ledger().rows_kept, pair.gpu().ledger().rows_kept);
@@ -109,7 +109,7 @@ void goes_on_where_it_was_saved(const LayerCase& c) {
     if (tokens > 0) pair.step_gpu(pair.gpu(), tokens, static_cast<uint32_t>(tokens));
     if (tokens == 63) pair.gpu().end_prompt();
     const std::vector<std::byte> saved = pair.gpu().save();
-    LayerCache other = LayerCache::restore(pair.compute(), o, saved);
+    LayerCache other = LayerCache::restore(pair.runtime(), o, saved);
     pair.follow(other);
     LayerCache copy = pair.gpu().clone();
     EXPECT_EQ(other.tokens(), pair.gpu().tokens());
@@ -122,7 +122,7 @@ void goes_on_where_it_was_saved(const LayerCase& c) {
   }
   LayerCacheOptions changed = o;
   changed.seed = 8;
-  EXPECT_THROW(LayerCache::restore(pair.compute(), changed, pair.gpu().save()), Error);
+  EXPECT_THROW(LayerCache::restore(pair.runtime(), changed, pair.gpu().save()), Error);
   // The CPU stores rows in another way, and says so.
   const auto cpu = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   try {
@@ -151,7 +151,7 @@ void refuse_what_cannot_be() {
   const auto with = [&](const char* policy, int dim = 64) {
     LayerCase c{policy};
     c.dim = dim;
-    LayerCache{pair.compute(), layer_options(c)};
+    LayerCache{pair.runtime(), layer_options(c)};
   };
   refused(ErrorCode::kUnsupported, "f32", [&] { with("exact+f32"); });
   refused(ErrorCode::kUnsupported, "head_dim", [&] { with("exact", 80); });
@@ -159,7 +159,7 @@ void refuse_what_cannot_be() {
           [] { Runtime({.device = Device::kCuda, .isa = "avx2"}); });
   LayerCacheOptions no_rope = layer_options({"streaming_llm(window=8,rope=cache)"});
   no_rope.rope_theta = 0;
-  refused(ErrorCode::kUnsupported, "RoPE", [&] { LayerCache(pair.compute(), no_rope); });
+  refused(ErrorCode::kUnsupported, "RoPE", [&] { LayerCache(pair.runtime(), no_rope); });
   pair.step(1);
   EXPECT_LT(pair.worst(), 4e-3);
 }
@@ -213,7 +213,7 @@ TEST(CudaLayer, ProtectsRowsAndProbesAsTheCpuDoes) {
   o.error_probe = {64, 2, 0};
   const auto cpu = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   pair.cpu() = LayerCache(cpu, o);
-  pair.gpu() = LayerCache(pair.compute(), o);
+  pair.gpu() = LayerCache(pair.runtime(), o);
   pair.follow(pair.gpu());
   for (const size_t tokens : {80, 30}) pair.step(tokens);
   pair.protect({{110, 112}});

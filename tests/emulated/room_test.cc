@@ -19,8 +19,8 @@ struct Pass {
         ++asked;
         return gives;
       };
-    compute = std::make_shared<Runtime>(o);
-    cache.emplace(compute, layer_options(kCase));
+    runtime = std::make_shared<Runtime>(o);
+    cache.emplace(runtime, layer_options(kCase));
   }
   std::vector<float> run() {
     constexpr size_t kTokens = 90;
@@ -40,7 +40,7 @@ struct Pass {
 
   int asked = 0;
   size_t refusals = 0;
-  std::shared_ptr<Runtime> compute;
+  std::shared_ptr<Runtime> runtime;
   std::optional<LayerCache> cache;
 };
 

@@ -194,20 +194,20 @@ std::string signed_layer(std::string bytes) {
 
 bool restore_layer(std::string_view input) {
   if (input.empty()) return false;
-  static const auto compute = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
+  static const auto runtime = std::make_shared<Runtime>(RuntimeOptions{.threads = 1});
   const size_t policy = static_cast<uint8_t>(input.front()) % kLayerPolicies.size();
   const std::string bytes = signed_layer(std::string(input.substr(1)));
   const LayerCacheOptions options = test::options_of(kLayerShape, kLayerPolicies[policy]);
   return harmless([&] {
     test::LayerUnderTest layer(kLayerShape, kLayerPolicies[policy]);
-    layer.cache = LayerCache::restore(compute, options, std::as_bytes(std::span(bytes)));
+    layer.cache = LayerCache::restore(runtime, options, std::as_bytes(std::span(bytes)));
     const HeadRows held = layer.cache.rows(0);
     need(held.positions.size() == held.log_weights.size(), "a row has a weight");
     std::vector<float> k(held.positions.size() * 64), v(k.size());
     layer.cache.read_rows(0, k.data(), v.data());
     const auto again = layer.cache.save();
     test::LayerUnderTest second(kLayerShape, kLayerPolicies[policy]);
-    second.cache = LayerCache::restore(compute, options, again);
+    second.cache = LayerCache::restore(runtime, options, again);
     std::vector<float> a, b;
     const bool one = harmless([&] { a = layer.step(rows(), 46, 64, 6); });
     const bool two = harmless([&] { b = second.step(rows(), 46, 64, 6); });

@@ -45,7 +45,7 @@ int main() {
   const pith::SamplingOptions sampling{.temperature = 0};
   const pith::GenerateOptions generate{.max_tokens = 1};
   const pith::GenerateResult result{.text = "x"};
-  const pith::ComputeOptions compute{.threads = 1};
+  const pith::RuntimeOptions runtime{.threads = 1};
   const pith::RowsView view{.dtype = pith::DType::kF16};
   const pith::RowsOut out{.token_stride = 1};
   const pith::LayerCacheOptions layer{.query_heads = 1};
@@ -71,7 +71,7 @@ int main() {
                           parameter.help.size() + method.parameters.size() + tree.max_bytes +
                           prompt.tokens.size() + reuse.tokens + preset.seeds + rows.roles.size() +
                           saved.bytes + ledger.total_bytes() + own.queries + to_score.rows) +
-         sampling.top_k + compute.threads + candidate.id + save.replace +
+         sampling.top_k + runtime.threads + candidate.id + save.replace +
          static_cast<int>(request.tools.size()) +
          static_cast<int>(view.head_stride + out.head_stride);
 }

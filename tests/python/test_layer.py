@@ -26,13 +26,13 @@ def attention(q, k, v, scale=D ** -0.5):
 
 
 @pytest.fixture(scope="module")
-def compute():
-    return pith.Compute(threads=1)
+def runtime():
+    return pith.Runtime(threads=1)
 
 
-def test_exact_is_attention(compute):
+def test_exact_is_attention(runtime):
     q, k, v = rows(1, 40, H), rows(2, 40, G), rows(3, 40, G)
-    cache = pith.LayerCache("exact,dtype=f32", compute=compute, **SHAPE)
+    cache = pith.LayerCache("exact,dtype=f32", runtime=runtime, **SHAPE)
     first = cache.step(q[:33], k[:33], v[:33])
     last = np.concatenate([cache.step(q[t:t + 1], k[t:t + 1], v[t:t + 1]) for t in range(33, 40)])
     np.testing.assert_allclose(np.concatenate([first, last]), attention(q, k, v), atol=1e-5)
@@ -40,22 +40,22 @@ def test_exact_is_attention(compute):
     np.testing.assert_allclose(cache.attend(q[39:]), attention(q[39:], k, v), atol=1e-5)
 
 
-def test_strides_types_and_out(compute):
+def test_strides_types_and_out(runtime):
     q, k, v = rows(1, 9, H), rows(2, 9, G), rows(3, 9, G)
     expected = attention(q, k, v, scale=0.5)
     by_head = [np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2) for x in (q, k, v)]
     out = np.full((9, 2 * H, D), np.nan, np.float32)
-    cache = pith.LayerCache("exact,dtype=f32", scale=0.5, compute=compute, **SHAPE)
+    cache = pith.LayerCache("exact,dtype=f32", scale=0.5, runtime=runtime, **SHAPE)
     assert cache.step(*by_head, out=out[:, ::2]) is not None
     np.testing.assert_allclose(out[:, ::2], expected, atol=1e-5)
     assert np.isnan(out[:, 1::2]).all()
-    half = pith.LayerCache("exact", scale=0.5, compute=compute, **SHAPE)
+    half = pith.LayerCache("exact", scale=0.5, runtime=runtime, **SHAPE)
     np.testing.assert_allclose(half.step(*(x.astype(np.float16) for x in (q, k, v))), expected, atol=1e-2)
 
 
-def test_rows_scores_and_what_is_stored(compute):
+def test_rows_scores_and_what_is_stored(runtime):
     k, v = rows(2, 100, G), rows(3, 100, G)
-    cache = pith.LayerCache("knorm(budget=100),sink=2,window=8,dtype=f32", compute=compute, **SHAPE)
+    cache = pith.LayerCache("knorm(budget=100),sink=2,window=8,dtype=f32", runtime=runtime, **SHAPE)
     cache.append(k, v)
     held, scores = cache.rows(1), cache.scores(1)
     keys, values = cache.read_rows(1)
@@ -67,20 +67,20 @@ def test_rows_scores_and_what_is_stored(compute):
     assert (np.argsort(scores[chosen]) == np.argsort(-norms[chosen])).all()  # small keys stay
 
 
-def test_a_budget_and_a_codec_take_less(compute):
-    cache = pith.LayerCache("knorm(budget=32)+int8,sink=4,window=16", compute=compute, **SHAPE)
+def test_a_budget_and_a_codec_take_less(runtime):
+    cache = pith.LayerCache("knorm(budget=32)+int8,sink=4,window=16", runtime=runtime, **SHAPE)
     cache.append(rows(2, 300, G), rows(3, 300, G))
     assert len(cache.rows(0)) == 52 and cache.ledger().rows_kept == 2 * 52
     assert 0 < cache.ledger().effective_bits < 16 and "int8" in cache.describe()
 
 
-def test_clones_and_saved_caches_go_on_alike(compute):
+def test_clones_and_saved_caches_go_on_alike(runtime):
     policy = "h2o(budget=16)+int4,sink=2,window=16"
     q, k, v = rows(1, 90, H), rows(2, 90, G), rows(3, 90, G)
-    cache = pith.LayerCache(policy, compute=compute, **SHAPE)
+    cache = pith.LayerCache(policy, runtime=runtime, **SHAPE)
     cache.step(q[:80], k[:80], v[:80])
     cache.end_prompt()
-    other, third = cache.clone(), pith.LayerCache(policy, compute=compute, **SHAPE)
+    other, third = cache.clone(), pith.LayerCache(policy, runtime=runtime, **SHAPE)
     third.restore(cache.save())
     expected = cache.step(q[80:], k[80:], v[80:])
     for same in (other, third):
@@ -90,30 +90,30 @@ def test_clones_and_saved_caches_go_on_alike(compute):
 def test_many_caches_in_one_call():
     lengths, policy = (40, 1, 17), "snapkv(budget=32)+int4,sink=4,window=16"
     for threads in (1, 3):
-        compute = pith.Compute(threads=threads)
-        alone, together = ([pith.LayerCache(policy, compute=compute, **SHAPE) for _ in lengths] for _ in range(2))
+        runtime = pith.Runtime(threads=threads)
+        alone, together = ([pith.LayerCache(policy, runtime=runtime, **SHAPE) for _ in lengths] for _ in range(2))
         for turn in range(30):
             now = [n if turn == 0 else 1 for n in lengths]
             q, k, v = ([rows(100 * turn + 10 * i + kind, n, heads) for i, n in enumerate(now)]
                        for kind, heads in ((1, H), (2, G), (3, G)))
             expected = [cache.step(*x) for cache, *x in zip(alone, q, k, v)]
-            for got, right in zip(compute.step(together, q, k, v), expected):
+            for got, right in zip(runtime.step(together, q, k, v), expected):
                 np.testing.assert_array_equal(got, right)
         assert [c.save() for c in together] == [c.save() for c in alone]
     out = [np.empty((1, H, D), np.float32)]
-    compute.step(together[:1], q[:1], k[:1], v[:1], out=out)
+    runtime.step(together[:1], q[:1], k[:1], v[:1], out=out)
     np.testing.assert_array_equal(out[0], alone[0].step(q[0], k[0], v[0]))
     with pytest.raises(pith.InvalidArgument, match="one length; they have 2, 1, 1, 1 and 2"):
-        compute.step(together[:2], q[:1], k[:1], v[:1])
+        runtime.step(together[:2], q[:1], k[:1], v[:1])
     with pytest.raises(pith.InvalidArgument, match="two steps"):
-        compute.step([together[1]] * 2, q[1:], k[1:], v[1:])
-    with pytest.raises(pith.InvalidArgument, match="another Compute"):
-        pith.Compute(threads=1).step(together[:1], q[:1], k[:1], v[:1])
+        runtime.step([together[1]] * 2, q[1:], k[1:], v[1:])
+    with pytest.raises(pith.InvalidArgument, match="another Runtime"):
+        pith.Runtime(threads=1).step(together[:1], q[:1], k[:1], v[:1])
     together[1].append(k[1], v[1])  # none of these holds it
 
 
-def test_refusals(compute):
-    cache = pith.LayerCache("exact", compute=compute, **SHAPE)
+def test_refusals(runtime):
+    cache = pith.LayerCache("exact", runtime=runtime, **SHAPE)
     good = rows(1, 4, H), rows(2, 4, G), rows(3, 4, G)
     with pytest.raises(pith.InvalidArgument, match=r"k: .*\[4, 2, 16\].*it is \[3, 2, 16\]"):
         cache.step(good[0], good[1][:3], good[2])
@@ -126,11 +126,23 @@ def test_refusals(compute):
     assert cache.tokens == 0
     with pytest.raises(pith.ContextFull):
         cache.append(rows(1, 513, G), rows(2, 513, G))
-    drawn = pith.LayerCache("uniform(rate=0.25)", compute=compute, **SHAPE)
+    drawn = pith.LayerCache("uniform(rate=0.25)", runtime=runtime, **SHAPE)
     drawn.append(good[1], good[2])
     with pytest.raises(pith.Unsupported, match="score"):
         drawn.scores(0)
     with pytest.raises(pith.PithError):
-        pith.LayerCache("exact", compute=compute, **{**SHAPE, "head_dim": 17})
+        pith.LayerCache("exact", runtime=runtime, **{**SHAPE, "head_dim": 17})
     with pytest.raises(pith.Corrupt):
         cache.restore(b"nothing")
+
+
+def test_engines_and_layers_share_a_runtime(model):
+    runtime = pith.Runtime(threads=1)
+    engines = [pith.Engine(model, runtime=runtime) for _ in range(2)]
+    cache = pith.LayerCache("exact", runtime=runtime, **SHAPE)
+    cache.append(rows(1, 5, G), rows(2, 5, G))
+    parts = [e.bytes_in_use for e in engines]
+    assert min(parts) > 0 and runtime.bytes_in_use > sum(parts)
+    assert runtime.threads == engines[0].threads == 1 and runtime.isa == engines[0].isa
+    with pytest.raises(pith.InvalidArgument, match="threads 3 and a runtime of 1"):
+        pith.Engine(model, threads=3, runtime=runtime)

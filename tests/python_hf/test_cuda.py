@@ -214,8 +214,8 @@ def test_what_torch_keeps_makes_room():
 
 def test_one_layer_over_tensors(llama):
     """pith.LayerCache itself, and where arrays have to be."""
-    compute = pith.Compute(device="cuda")
-    shape = {"query_heads": 4, "kv_heads": 2, "head_dim": 64, "context": 100, "compute": compute}
+    runtime = pith.Runtime(device="cuda")
+    shape = {"query_heads": 4, "kv_heads": 2, "head_dim": 64, "context": 100, "runtime": runtime}
     cache = pith.LayerCache("exact", **shape)
     cache.use_stream(torch.cuda.current_stream().cuda_stream)
     q, k, v = (torch.randn(30, heads, 64, device=DEVICE) for heads in (4, 2, 2))
@@ -223,13 +223,13 @@ def test_one_layer_over_tensors(llama):
     want = torch.nn.functional.scaled_dot_product_attention(
         *(x.transpose(0, 1).repeat_interleave(4 // x.shape[1], 0) for x in (q, k, v)), is_causal=True).transpose(0, 1)
     torch.testing.assert_close(out, want, atol=5e-3, rtol=5e-3)
-    assert compute.bytes_in_use > 0 and cache.tokens == len(cache.rows(0)) == 30
+    assert runtime.bytes_in_use > 0 and cache.tokens == len(cache.rows(0)) == 30
     with pytest.raises(pith.InvalidArgument, match="out is needed"):
         cache.step(q, k, v)
     with pytest.raises(pith.InvalidArgument, match="on the GPU, and this array is not"):
         cache.step(q, k.cpu(), v, out=out)
     with pytest.raises(pith.InvalidArgument, match="on the CPU, and this array is not"):
-        pith.LayerCache("exact", **{**shape, "compute": pith.Compute()}).append(k, v)
+        pith.LayerCache("exact", **{**shape, "runtime": pith.Runtime()}).append(k, v)
     with pytest.raises(pith.Unsupported, match="read back"):
         cache.read_rows(0)
     assert cache.tokens == 30

@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from .. import _pith
 from ._attention import Padding, check_call
-from ._device import device_of, make_compute, stream_of, weights_on
+from ._device import device_of, make_runtime, stream_of, weights_on
 from ._layer import OFFLOAD, PithLayer, Ticket, tensors_of
 from ._rope import rope_frequencies
 from ._step import step
@@ -69,7 +69,7 @@ class PithCache(Cache):
             "probe_every": probe_every}
         self._limits = {"threads": threads, "memory_limit": memory_limit}
         self._device = self._chosen_device(device, model)
-        self._compute = make_compute(self._device or torch.device("cpu"), **self._limits)  # for a trial if not known
+        self._runtime = make_runtime(self._device or torch.device("cpu"), **self._limits)  # for a trial if not known
         self._closed = False
         self._clear()
         self._frequencies = self._needed_rope(model)
@@ -103,7 +103,7 @@ class PithCache(Cache):
         """Computes where the keys are; refuses keys from elsewhere."""
         if self._device is None:
             self._device = device_of(key.device)
-            self._compute = make_compute(self._device, **self._limits)
+            self._runtime = make_runtime(self._device, **self._limits)
         if key.device != self._device:
             refuse(f"layer {layer} is on {key.device}, and this PithCache on {self._device}: all layers are on one "
                    "device, where the model was when its cache was made")
@@ -133,7 +133,7 @@ class PithCache(Cache):
         return _pith.LayerCache(self.policy, query_heads=shape.query_heads, kv_heads=shape.kv_heads,
                                 head_dim=shape.head_dim, layer=shape.layer, sliding_window=shape.window, scale=scale,
                                 percent_of=self._percent_of or self._first_tokens,
-                                rope_frequencies=frequencies or [], compute=self._compute, **self._options)
+                                rope_frequencies=frequencies or [], runtime=self._runtime, **self._options)
 
     def _clear(self):
         self._rows = [None] * len(self.shapes)    # per layer: a LayerCache per sequence
@@ -307,7 +307,7 @@ class PithCache(Cache):
         if self.select == "decode" and self._last_tokens > 1 and self._now == 1:
             for cache in caches:
                 cache.end_prompt()
-        out = step(self._compute, caches, columns, query, key, value, chunk=self.chunk,
+        out = step(self._runtime, caches, columns, query, key, value, chunk=self.chunk,
                    stream=stream_of(self._device))
         if self.select == "forward" and self._now > 1:
             for cache in caches:
@@ -341,7 +341,7 @@ class PithCache(Cache):
     @property
     def bytes_in_use(self):
         """Everything that is allocated: what the ledger counts, and the scratch memory of steps."""
-        return 0 if self._closed else self._compute.bytes_in_use
+        return 0 if self._closed else self._runtime.bytes_in_use
 
     def rows(self, layer, head, sequence=0):
         """What one KV head holds; positions count a sequence's real tokens from 0."""
@@ -414,7 +414,7 @@ class PithCache(Cache):
     def close(self):
         """Frees its memory; may be called twice."""
         self._clear()
-        self._compute = None
+        self._runtime = None
         self._closed = True
 
     def __enter__(self):

@@ -25,16 +25,16 @@ def weights_on(model):
     return device_of(next(model.parameters()).device)
 
 
-def make_compute(device, threads, memory_limit):
+def make_runtime(device, threads, memory_limit):
     threads = torch.get_num_threads() if threads is None else threads
     if device.type == "cpu":
-        return _pith.Compute(threads=threads, memory_limit=memory_limit)
+        return _pith.Runtime(threads=threads, memory_limit=memory_limit)
     with torch.cuda.device(device):
-        return _pith.Compute(device="cuda", threads=threads, memory_limit=memory_limit, make_room=_free_blocks)
+        return _pith.Runtime(device="cuda", threads=threads, memory_limit=memory_limit, make_room=_free_blocks)
 
 
 def stream_of(device):
-    """torch's current stream as Compute.step takes it."""
+    """torch's current stream as Runtime.step takes it."""
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
 
 
