@@ -26,7 +26,8 @@ import sys
 import tempfile
 
 ORDER = [("core", "plan"), "kernels", "rows/cpu", "attend", "rows/cuda", "select", "policy", "methods",
-         "probe", "cache", "runtime", "model", "chat", "form", "session", "layer", "c", "http", "serve", "tools", "apps"]
+         "probe", "cache", "runtime", "model", "chat", "form", "session", "layer", "c", "http", "serve", "tools",
+         "apps"]
 RANK = {name: rank for rank, names in enumerate(ORDER)
         for name in ([names] if isinstance(names, str) else names)}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -117,9 +117,7 @@ typedef struct pith_engine_options {
   size_t parallel;       /* GPU: most sessions that share one decode pass (engine.h) */
   size_t memory_limit;   /* most bytes of all caches, staging and scratch; 0 = no limit */
   size_t f32_arithmetic; /* not 0: never round activations to 16 bits */
-  /* Shared with other engines and layers (pith_layer.h); device, threads, isa and memory_limit are
-   * then its own: 0, or the same. NULL: one of the engine's own. */
-  const struct pith_compute* runtime;
+  const struct pith_compute* runtime; /* pith_layer.h's, for several engines; NULL: its own */
 } pith_engine_options;
 
 /* The CPU, all cores, 512 tokens per pass, no limit. */

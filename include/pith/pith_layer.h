@@ -18,7 +18,8 @@ typedef struct pith_compute pith_compute;
 typedef struct pith_layer pith_layer;
 
 /* A device, threads and one account of memory, shared by any number of engines and layers: a
- * Runtime of C++. */
+ * Runtime of C++. An engine that is given one (pith_engine_options) leaves out device, threads, isa
+ * and memory_limit, or says the same. */
 typedef struct pith_compute_options {
   size_t size;
   int32_t device;      /* a pith_device; no fallback */

@@ -91,9 +91,8 @@ void bind_engine(nb::module_& m) {
           "model"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "chunk"_a = 512,
           "isa"_a = "", "f32_arithmetic"_a = false, "parallel"_a = 1, "memory_limit"_a = 0,
           "runtime"_a.none() = nb::none(),
-          "runtime: shared with other engines and layers; device, threads, isa and memory_limit "
-          "are "
-          "then its own.")
+          "runtime: shared with other engines and layers, in place of device, threads, isa and "
+          "memory_limit.")
       .def_prop_ro("model", [](const LoadedEngine& e) { return e.loaded; })
       .def_prop_ro("threads", [](const LoadedEngine& e) { return e.engine->threads(); })
       .def_prop_ro("isa", [](const LoadedEngine& e) { return e.engine->isa(); })
