@@ -23,6 +23,7 @@
 #include "pith/prefix_tree.h"
 #include "pith/presets.h"
 #include "pith/rows.h"
+#include "pith/runtime.h"
 #include "pith/saved.h"
 #include "pith/session.h"
 #include "pith/tokenizer.h"
