@@ -28,7 +28,8 @@ std::shared_ptr<Engine> engine_of(const std::shared_ptr<const Model>& model,
 }
 
 std::vector<float> said_by(const std::shared_ptr<Engine>& engine) {
-  Session session(engine, options_for(Device::kCuda, kPolicy));
+  const SessionOptions options{.policy = Policy::parse(kPolicy)};
+  Session session(engine, options);
   return all_logits(session, random_ids(60, engine->model()->config().vocab, 1), 50);
 }
 
