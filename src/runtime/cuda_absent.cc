@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of cuda/cuda_runtime.cc.
+// In a build without CUDA, the counterpart of cuda/cuda_runtime.cc.
 
 #include "pith/error.h"
 #include "runtime/runtime.h"

@@ -1,5 +1,5 @@
 #pragma once
-// What a Runtime is inside, on either device.
+// The inside of a Runtime, on either device.
 
 #include <sys/types.h>
 

@@ -1,6 +1,6 @@
 #pragma once
-// What engines and layers' caches of one runtime share on the GPU: the stream, the turn of whoever
-// gives it work, and what layers of one shape use in turn.
+// Shared on the GPU by engines and layers' caches of one runtime: the stream, the turn of whoever
+// gives it work, and space for layers of one shape.
 
 #include <functional>
 #include <map>
@@ -16,7 +16,7 @@
 
 namespace pith::cuda {
 
-/// What layers of one shape use in turn.
+/// Space for layers of one shape, which use it in turn.
 struct ShapeSpace {
   ShapeSpace(MemoryCounter& memory, const DecodeShape& shape, cudaStream_t stream)
       : common(std::make_shared<DeviceCommon>(memory)),
@@ -48,7 +48,7 @@ struct CudaRuntime final : RuntimeBackend {
   std::function<bool()> make_room;
   UploadRing uploads;  // of layers; outlives what the stream does
   OwnStream stream;
-  /// Of whoever gives the stream work or takes what is lent: while a pass is captured, work of
+  /// Of whoever gives the stream work or uses shared space: while a pass is captured, work of
   /// another thread, be it the release of a session's memory, would become part of the graph. An
   /// engine's pass has RuntimeBackend::turn before it.
   std::recursive_mutex stream_turn;
