@@ -159,7 +159,7 @@ TEST(CudaLayerVariants, CapsChangeWhatIsAnswered) {
 TEST(CudaLayerVariants, TheErrorProbeIsRefused) {
   PITH_NEEDS_GPU();
   const auto compute =
-      std::make_shared<Compute>(ComputeOptions{.device = Device::kCuda, .threads = 1});
+      std::make_shared<Runtime>(RuntimeOptions{.device = Device::kCuda, .threads = 1});
   LayerCacheOptions o = layer_options(varied({"exact"}, true, false));
   o.error_probe.rows = 64;
   refused(ErrorCode::kUnsupported, "soft-capped", [&] { LayerCache{compute, o}; });

@@ -12,7 +12,8 @@ struct Codec {
 
 }  // namespace
 
-void decode_rotated_int4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream) {
+void decode_rotated_int4(const DecodeCall& call, const DecodeScratch& scratch,
+                         cudaStream_t stream) {
   launch_decode<Codec>(call, scratch, stream);
 }
 
