@@ -21,12 +21,12 @@ TEST(CudaLayerMemory, ScratchIsOneLayersAndGoesAfterAPrompt) {
     std::vector<LayerCache> layers;
     std::vector<size_t> scratch;
     const auto beside_rows = [&] {
-      size_t bytes = pair.compute()->bytes_in_use();
+      size_t bytes = pair.runtime()->bytes_in_use();
       for (const LayerCache& layer : layers) bytes -= layer.ledger().total_bytes();
       return bytes;
     };
     for (uint32_t l = 0; l < 5; ++l) {
-      layers.emplace_back(pair.compute(), layer_options({policy}));
+      layers.emplace_back(pair.runtime(), layer_options({policy}));
       pair.follow(layers.back());
       pair.step_gpu(layers.back(), kTokens, l + 1);
       scratch.push_back(beside_rows());

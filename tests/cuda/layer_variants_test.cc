@@ -29,7 +29,7 @@ double error_of(const LayerCase& c) {
   pair.attend(1);
   pair.gpu() = pair.gpu().clone();
   pair.step(40);
-  LayerCache saved = LayerCache::restore(pair.compute(), pair.options(), pair.gpu().save());
+  LayerCache saved = LayerCache::restore(pair.runtime(), pair.options(), pair.gpu().save());
   pair.follow(saved);
   pair.gpu() = std::move(saved);
   for (int t = 0; t < 6; ++t) pair.step(1);
