@@ -1,6 +1,5 @@
 // Pairs of codecs that have a decode kernel of their own on the GPU.
 
-#include "methods/codecs/turboquant/turboquant_cuda.h"
 #include "methods/registry_cuda.h"
 #include "rows/cuda/grouped_decode.h"
 #include "rows/cuda/pair_codec.h"

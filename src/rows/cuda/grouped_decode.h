@@ -25,5 +25,15 @@ void decode_bf16_keys(int bits, const DecodeCall& call, const DecodeScratch& scr
                       cudaStream_t stream);
 void decode_bf16_values(int bits, const DecodeCall& call, const DecodeScratch& scratch,
                         cudaStream_t stream);
+/// turboquant (plane_tiles.cuh), values in fewer bits than keys.
+void decode_turboquant4_3(const DecodeCall& call, const DecodeScratch& scratch,
+                          cudaStream_t stream);
+void decode_turboquant4_2(const DecodeCall& call, const DecodeScratch& scratch,
+                          cudaStream_t stream);
+void decode_turboquant3_2(const DecodeCall& call, const DecodeScratch& scratch,
+                          cudaStream_t stream);
+/// Keys in int8, values in turboquant's 3 bits.
+void decode_int8_turboquant3(const DecodeCall& call, const DecodeScratch& scratch,
+                             cudaStream_t stream);
 
 }  // namespace pith::cuda

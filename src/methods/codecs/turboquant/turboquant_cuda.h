@@ -12,15 +12,5 @@ void decode_turboquant1(const DecodeCall& call, const DecodeScratch& scratch, cu
 void decode_turboquant2(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
 void decode_turboquant3(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
 void decode_turboquant4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
-/// Values in fewer bits than keys.
-void decode_turboquant4_3(const DecodeCall& call, const DecodeScratch& scratch,
-                          cudaStream_t stream);
-void decode_turboquant4_2(const DecodeCall& call, const DecodeScratch& scratch,
-                          cudaStream_t stream);
-void decode_turboquant3_2(const DecodeCall& call, const DecodeScratch& scratch,
-                          cudaStream_t stream);
-/// Values of 3 bits beside keys in int8.
-void decode_int8_turboquant3(const DecodeCall& call, const DecodeScratch& scratch,
-                             cudaStream_t stream);
 
 }  // namespace pith::cuda

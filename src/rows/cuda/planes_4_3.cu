@@ -1,5 +1,5 @@
 #include "attend/cuda/decode_kernel.cuh"
-#include "methods/codecs/turboquant/turboquant_cuda.h"
+#include "rows/cuda/grouped_decode.h"
 #include "rows/cuda/plane_tiles.cuh"
 
 namespace pith::cuda {
@@ -7,12 +7,12 @@ namespace {
 
 struct Codec {
   template <int D>
-  using Of = GroupedTiles<TurboquantKeys<D, 3>, TurboquantValues<D, 2>>;
+  using Of = GroupedTiles<TurboquantKeys<D, 4>, TurboquantValues<D, 3>>;
 };
 
 }  // namespace
 
-void decode_turboquant3_2(const DecodeCall& call, const DecodeScratch& scratch,
+void decode_turboquant4_3(const DecodeCall& call, const DecodeScratch& scratch,
                           cudaStream_t stream) {
   launch_decode<Codec>(call, scratch, stream);
 }

@@ -1,5 +1,5 @@
 #include "attend/cuda/decode_kernel.cuh"
-#include "methods/codecs/turboquant/turboquant_cuda.h"
+#include "rows/cuda/grouped_decode.h"
 #include "rows/cuda/plane_tiles.cuh"
 
 namespace pith::cuda {
