@@ -33,8 +33,8 @@ void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaS
 /// int4 and int8, rotated or not, `bits` a code. Rows move as they are (see MoveCodesCall), and the
 /// mass of a token is summed over dense and coded keys (see MassTarget).
 void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream);
-void move_coded_keys(int bits, const MoveCodesCall& call, cudaStream_t stream);
-void move_coded_values(int bits, const MoveCodesCall& call, cudaStream_t stream);
+/// Keys alone, else values.
+void move_coded_side(int bits, bool keys, const MoveCodesCall& call, cudaStream_t stream);
 /// The same of many places (DeviceCodec::move_rows_of).
 void move_many_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream);
 /// The same of KIVI's values in two bits alone.

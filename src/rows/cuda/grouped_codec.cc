@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/finite.h"
+#include "pith/error.h"
 #include "rows/cuda/grouped_decode.h"
 #include "rows/cuda/level_means.h"
 
@@ -110,11 +111,11 @@ class QuantCodec final : public DeviceCodec {
     move_many_coded_rows(bits_of(codec_), calls, stream);
   }
   void move_keys(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_coded_keys(bits_of(codec_), call, stream);
+    move_side(true, call, stream);
   }
   void move_values(const MoveCodesCall& call, cudaStream_t stream) const override {
     codec_ == GroupedCodec::kKivi2 ? move_kivi2_values(call, stream)
-                                   : move_coded_values(bits_of(codec_), call, stream);
+                                   : move_side(false, call, stream);
   }
   void add_token_mass(const TokenMass& call, const MassTarget* target,
                       cudaStream_t stream) const override {
@@ -129,6 +130,14 @@ class QuantCodec final : public DeviceCodec {
   }
 
  private:
+  void move_side(bool keys, const MoveCodesCall& call, cudaStream_t stream) const {
+    if (has_minima(codec_)) {
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("{} of {} do not move alone", keys ? "keys" : "values", name_));
+    }
+    move_coded_side(bits_of(codec_), keys, call, stream);
+  }
+
   std::string name_;
   GroupedCodec codec_;
 };

@@ -177,12 +177,9 @@ void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream) {
   if (call.count > 0) move_some<1>(bits, {&call, 1}, MovedSides::kBoth, stream);
 }
 
-void move_coded_keys(int bits, const MoveCodesCall& call, cudaStream_t stream) {
-  if (call.count > 0) move_some<1>(bits, {&call, 1}, MovedSides::kKeys, stream);
-}
-
-void move_coded_values(int bits, const MoveCodesCall& call, cudaStream_t stream) {
-  if (call.count > 0) move_some<1>(bits, {&call, 1}, MovedSides::kValues, stream);
+void move_coded_side(int bits, bool keys, const MoveCodesCall& call, cudaStream_t stream) {
+  const MovedSides side = keys ? MovedSides::kKeys : MovedSides::kValues;
+  if (call.count > 0) move_some<1>(bits, {&call, 1}, side, stream);
 }
 
 void move_many_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream) {
