@@ -132,17 +132,6 @@ __device__ inline int token_of(int first_token, int half) {
   return first_token + static_cast<int>(threadIdx.x) % kWarp / 4 + 8 * half;
 }
 
-/// A query's softmax begins with its sink, which takes no value.
-template <int D>
-__device__ inline void begin_at_sink(QueryRun<D>& run, const CausalCall& p, int head) {
-  if (!p.sinks) return;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    run.top[half] = sink_to_log2(p.sinks[head]);
-    run.sum[half] = threadIdx.x % 4 == 0 ? 1 : 0;
-  }
-}
-
 /// Continues from earlier launches: values are normalised, so their sum is 1.
 template <int D>
 __device__ inline void restore(QueryRun<D>& run, const CausalCall& p, int head, int first_token) {
@@ -238,7 +227,7 @@ __global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
 #pragma unroll
   for (int m = 0; m < kBlocks<D>; ++m) {
     if (p.first) {
-      begin_at_sink(run[m], p, head);
+      begin_at_sink(run[m].top, run[m].sum, p.sinks, head);
     } else {
       restore<D>(run[m], p, head, first_token + 16 * m);
     }

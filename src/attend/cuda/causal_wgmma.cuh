@@ -129,16 +129,6 @@ struct ChunkReader {
     }
   }
 
-  /// A query's softmax begins with its sink, which takes no value.
-  __device__ void begin_at_sink(QuerySums& sums, int head) const {
-    if (!p.call.sinks) return;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      sums.top[i] = sink_to_log2(p.call.sinks[head]);
-      sums.sum[i] = threadIdx.x % 4 == 0 ? 1 : 0;
-    }
-  }
-
   /// Continues from earlier launches: values are normalised, so their sum is 1.
   __device__ void restore(QuerySums& sums, Values& acc, int head) const {
 #pragma unroll
@@ -216,7 +206,7 @@ struct ChunkReader {
             static_cast<int>(threadIdx.x) % kWarp / 4;
     span = -1;
     if (p.call.first) {
-      begin_at_sink(sums, work.head);
+      begin_at_sink(sums.top, sums.sum, p.call.sinks, work.head);
     } else {
       restore(sums, acc, work.head);
     }

@@ -35,4 +35,16 @@ __device__ inline float sink_to_log2(float logit) {
   return fminf(fmaxf(logit * kLog2e, kUnseen), -kUnseen);
 }
 
+/// The softmax of a lane's two queries begins with their head's sink, which takes no value; four
+/// lanes share a query. sinks [H] or null: none.
+__device__ inline void begin_at_sink(float (&top)[2], float (&sum)[2], const float* sinks,
+                                     int head) {
+  if (!sinks) return;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    top[i] = sink_to_log2(sinks[head]);
+    sum[i] = threadIdx.x % 4 == 0 ? 1 : 0;
+  }
+}
+
 }  // namespace pith::cuda
