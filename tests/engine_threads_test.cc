@@ -67,6 +67,23 @@ std::vector<Logits> say(const Session& base, size_t thread) {
   return said;
 }
 
+/// body(i) in kThreads threads at once, none of which may throw.
+template <class Body>
+void at_once(const Body& body) {
+  std::vector<std::string> errors(kThreads);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kThreads; ++i)
+    threads.emplace_back([&, i] {
+      try {
+        body(i);
+      } catch (const std::exception& e) {
+        errors[i] = e.what();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  for (size_t i = 0; i < kThreads; ++i) EXPECT_EQ(errors[i], "") << i;
+}
+
 class EngineThreads : public testing::TestWithParam<const char*> {};
 
 TEST_P(EngineThreads, EightForksOfOneSessionGoOnAtOnce) {
@@ -77,20 +94,11 @@ TEST_P(EngineThreads, EightForksOfOneSessionGoOnAtOnce) {
   std::vector<std::vector<Logits>> expected, said(kThreads);
   for (size_t i = 0; i < kThreads; ++i) expected.push_back(say(base, i));
   const size_t bytes = engine->bytes_in_use();
-  std::vector<std::string> errors(kThreads);
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < kThreads; ++i)
-    threads.emplace_back([&, i] {
-      try {
-        said[i] = say(base, i);
-        Session(engine, options).append(some_ids(9, i));  // made and dropped beside the others
-      } catch (const std::exception& e) {
-        errors[i] = e.what();
-      }
-    });
-  for (std::thread& t : threads) t.join();
+  at_once([&](size_t i) {
+    said[i] = say(base, i);
+    Session(engine, options).append(some_ids(9, i));  // made and dropped beside the others
+  });
   for (size_t i = 0; i < kThreads; ++i) {
-    EXPECT_EQ(errors[i], "") << i;
     ASSERT_EQ(said[i].size(), kTokens);
     for (size_t t = 0; t < kTokens; ++t)
       EXPECT_EQ(std::memcmp(said[i][t].data(), expected[i][t].data(), 4 * said[i][t].size()), 0)
@@ -122,19 +130,8 @@ TEST(RuntimeThreads, TwoEnginesGoOnAtOnce) {
   };
   std::vector<std::vector<Logits>> expected(kThreads), said(kThreads);
   for (size_t i = 0; i < kThreads; ++i) expected[i] = talk(i);
-  std::vector<std::string> errors(kThreads);
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < kThreads; ++i)
-    threads.emplace_back([&, i] {
-      try {
-        said[i] = talk(i);
-      } catch (const std::exception& e) {
-        errors[i] = e.what();
-      }
-    });
-  for (std::thread& t : threads) t.join();
+  at_once([&](size_t i) { said[i] = talk(i); });
   for (size_t i = 0; i < kThreads; ++i) {
-    EXPECT_EQ(errors[i], "") << i;
     EXPECT_TRUE(said[i] == expected[i]) << i;
   }
 }
@@ -172,22 +169,13 @@ TEST_P(PrefixTreeThreads, EightConversationsShareATree) {
   std::vector<std::vector<Logits>> expected(kThreads), said(kThreads);
   for (size_t i = 0; i < kThreads; ++i)
     for (size_t turn = 0; turn < kTurns; ++turn) expected[i].push_back(say(none, i, turn));
-  std::vector<std::string> errors(kThreads);
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < kThreads; ++i)
-    threads.emplace_back([&, i] {
-      try {
-        for (size_t turn = 0; turn < kTurns; ++turn) {
-          said[i].push_back(say(tree, i, turn));
-          if (i == turn) tree.shrink(bytes / 2);
-        }
-      } catch (const std::exception& e) {
-        errors[i] = e.what();
-      }
-    });
-  for (std::thread& t : threads) t.join();
+  at_once([&](size_t i) {
+    for (size_t turn = 0; turn < kTurns; ++turn) {
+      said[i].push_back(say(tree, i, turn));
+      if (i == turn) tree.shrink(bytes / 2);
+    }
+  });
   for (size_t i = 0; i < kThreads; ++i) {
-    EXPECT_EQ(errors[i], "") << i;
     EXPECT_TRUE(said[i] == expected[i]) << i;
   }
   EXPECT_LE(tree.statistics().bytes, 2 * bytes);
