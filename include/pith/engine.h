@@ -115,7 +115,7 @@ class Engine {
   size_t peak_bytes() const;
 
   const std::shared_ptr<const Model>& model() const;
-  const EngineOptions& options() const;  ///< as given; what is a given runtime's is filled in
+  const EngineOptions& options() const;  ///< as given; a given runtime fills in its own
   const std::shared_ptr<Runtime>& runtime() const;
   int threads() const;
   const char* isa() const;

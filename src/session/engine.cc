@@ -27,7 +27,7 @@ void check_same(bool same, const char* option, const std::string& asked, const s
 
 std::string name_of(Device device) { return device == Device::kCuda ? "cuda" : "cpu"; }
 
-/// With what is a given runtime's.
+/// With the options of a given runtime filled in.
 EngineOptions with_runtime(EngineOptions o) {
   if (!o.runtime) return o;
   const RuntimeOptions& r = o.runtime->options();

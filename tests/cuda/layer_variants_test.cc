@@ -38,7 +38,7 @@ double error_of(const LayerCase& c) {
   return pair.worst();
 }
 
-// Bounds are the codec's error: without a cap it is that of the sums' largest row, which codes
+// Bounds are the codec's error: without a cap that of the largest row of the sums, which codes
 // move.
 const LayerCase kExact[] = {
     {"exact", 2e-3},

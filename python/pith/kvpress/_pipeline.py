@@ -46,7 +46,7 @@ class PithEnginePipeline:
         return {"answer": answers[0]} if questions is None else {"answers": answers}
 
     def _around(self, context, enable_thinking):
-        """What is read before the question, and what comes after it."""
+        """The texts before and after the question."""
         mark = "#" * (len(context) + 10)
         try:
             whole = self.model_read.render_chat([{"role": "user", "content": context + mark}],

@@ -1,7 +1,7 @@
 #pragma once
 // Grouped rows that a Walsh-Hadamard transform rotated before they were coded, as operands of the
 // decode kernel: queries are rotated once per head, weighted values rotated back once per warp and
-// head. What a row costs is what its codes cost unrotated.
+// head. A row costs as much as an unrotated one.
 
 #include "attend/cuda/grouped_tiles.cuh"
 #include "rows/cuda/level_lane.cuh"

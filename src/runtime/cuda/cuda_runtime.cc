@@ -39,7 +39,7 @@ Turn::~Turn() {
 }  // namespace cuda
 
 std::unique_ptr<RuntimeBackend> make_cuda_runtime(const RuntimeOptions& options) {
-  cuda::device_info();  // refuses what is no GPU of ours
+  cuda::device_info();  // refuses a machine without a GPU that we know
   return std::make_unique<cuda::CudaRuntime>(options);
 }
 
