@@ -120,6 +120,24 @@ void decode(Bench& b, uint32_t target, int n, int batch) {
   check(cudaEventDestroy(end), "event");
 }
 
+/// A layer's prompt of n rows, which come at once: by one block per head, and by all blocks.
+void prompt(Bench& b, uint32_t target, int n) {
+  const size_t numbers = static_cast<size_t>(kHeads) * n * kDim;
+  const auto k = fresh_normals(b, numbers, 1), v = fresh_normals(b, numbers, 2);
+  const ExpressSite site{DType::kBF16, kDim, kHeads, 0, 1, 0, 0};
+  const NewDeviceRows rows{k.data(), v.data(), static_cast<size_t>(n) * kDim, kDim, n};
+  ExpressJobs jobs;
+  ExpressDevice stream(b.counter, express_rule(target), site, b.stream);
+  jobs.job[jobs.count++] = stream.job(rows);
+  const double alone = time_us(b.stream, 2, [&](int) { express_take(jobs, b.stream); });
+  const double wide =
+      time_us(b.stream, 4, [&](int) { express_take_wide(jobs.job[0], b.counter, b.stream); });
+  fmt::print(
+      "{{\"what\": \"express prompt\", \"s\": {}, \"n\": {}, \"block_per_head_us\": {:.0f}, "
+      "\"all_blocks_us\": {:.0f}}}\n",
+      target, n, alone, wide);
+}
+
 int run(bool quick, const std::string& only) {
   const auto wanted = [&](const char* name) { return only.empty() || only == name; };
   Bench b;
@@ -134,6 +152,10 @@ int run(bool quick, const std::string& only) {
     halving(b, 256, 256, Walk::kRowsExact);
     halving(b, 1024, 1, Walk::kPairs);
     halving(b, 2048, 1, Walk::kPairs);
+  }
+  if (wanted("prompt")) {
+    prompt(b, 1024, 32768);
+    prompt(b, 4096, 28672);
   }
   if (wanted("decode")) {
     decode(b, 2048, 131072, 256);

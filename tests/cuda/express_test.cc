@@ -75,16 +75,20 @@ Held held_by(const ExpressDevice& device, const Stream& s) {
 }
 
 /// Takes the stream in batches; what is left of it at the end.
-Held run(const Stream& s, const ExpressRule& rule, const std::vector<int>& batches) {
+Held run(const Stream& s, const ExpressRule& rule, const std::vector<int>& batches,
+         bool wide = false) {
   MemoryCounter counter;
   const auto k = to_device(counter, s.k), v = to_device(counter, s.v);
   ExpressDevice device(counter, rule, site_of(s), nullptr);
   size_t done = 0;
   for (size_t i = 0; done < static_cast<size_t>(s.rows); ++i) {
     const int n = std::min(batches[i % batches.size()], s.rows - static_cast<int>(done));
-    device.take({k.data() + done * s.dim, v.data() + done * s.dim,
-                 static_cast<size_t>(s.rows) * s.dim, static_cast<size_t>(s.dim), n},
-                nullptr);
+    const NewDeviceRows rows{k.data() + done * s.dim, v.data() + done * s.dim,
+                             static_cast<size_t>(s.rows) * s.dim, static_cast<size_t>(s.dim), n};
+    if (wide)
+      express_take_wide(device.job(rows), counter, nullptr);
+    else
+      device.take(rows, nullptr);
     done += n;
   }
   return held_by(device, s);
@@ -147,6 +151,30 @@ TEST(CudaExpress, BatchesDoNotMatter) {
       const Held other = run(s, rule, batches);
       EXPECT_EQ(one.positions, other.positions);
       EXPECT_EQ(one.log_weights, other.log_weights);
+    }
+  }
+}
+
+// Halvings of more than a panel of rows, panels that end within a tile, strata and pending small
+// halvings; rows come in parts that end anywhere.
+TEST(CudaExpress, AllBlocksTogetherHoldTheSame) {
+  PITH_NEEDS_GPU();
+  for (const auto& [target, rows, inflation] :
+       {std::tuple(1024u, 5003, 1u), std::tuple(512u, 4000, 1u), std::tuple(512u, 3000, 2u)}) {
+    const Stream s(rows, target == 512 ? 64 : 128, DType::kBF16, target + inflation);
+    ExpressRule rule = rule_for(target, s.dim, inflation == 2 ? 1.0f : 0.0f);
+    rule.shape.inflation = inflation;
+    const Held one = run(s, rule, {s.rows});
+    for (const std::vector<int>& parts : {std::vector{s.rows}, std::vector{700, 1301}}) {
+      const Held wide = run(s, rule, parts, true);
+      EXPECT_EQ(one.positions, wide.positions) << target;
+      EXPECT_EQ(one.log_weights, wide.log_weights);
+      for (int h = 0; h < kHeads; ++h) {
+        const size_t at = static_cast<size_t>(h) * one.capacity * s.dim;
+        const size_t end = at + one.positions[h].size() * s.dim;
+        EXPECT_TRUE(std::equal(one.k.begin() + at, one.k.begin() + end, wide.k.begin() + at));
+        EXPECT_TRUE(std::equal(one.v.begin() + at, one.v.begin() + end, wide.v.begin() + at));
+      }
     }
   }
 }

@@ -123,6 +123,23 @@ TEST_F(CudaPrompts, AreReadInSlicesAndGoOnFromFiles) {
   }
 }
 
+// A layer's many rows at once are halved by all blocks of the device (the emulated card has as few
+// multiprocessors as that takes), those of several layers by one block per head.
+TEST_F(CudaPrompts, HoldTheSameByAllBlocks) {
+  PITH_NEEDS_GPU();
+  const RandomModel shape{.dtype = DType::kF16, .heads = 2, .hidden = 64, .inner = 96};
+  const auto e = std::make_shared<Engine>(RandomModelFolder(shape).load(),
+                                          EngineOptions{.device = Device::kCuda, .chunk = 816});
+  const auto prompt = random_ids(800, shape.vocab, 6);
+  for (const std::string policy :
+       {"express(s=512,heavy=16),window=16", "express(s=512,heavy=16)+int4,window=16"}) {
+    Session whole(e, with(policy)), layers(e, with(exactly(policy)));
+    expect_same(copy(layers.prefill(prompt)), copy(whole.prefill(prompt)));
+    expect_same_counts(layers, whole);
+    expect_same(copy(layers.decode(3)), copy(whole.decode(3)));
+  }
+}
+
 // The engine's peak: what is held at last, the residual stream, queries and results, and one
 // layer's exact rows of four; heavy rows are selected in as much again. Afterwards its scratch is
 // what chunks need.

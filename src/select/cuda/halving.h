@@ -49,7 +49,9 @@ struct HalvingCall {
   size_t rows_stride = 0;
   const int32_t* positions = nullptr;  // [heads, positions_stride] of row numbers, or null
   size_t positions_stride = 0;
-  int32_t* kept = nullptr;  // [heads, kept_stride]
+  /// Of row i itself, where there are no numbers; or null.
+  const int64_t* row_positions = nullptr;  // [heads, positions_stride]
+  int32_t* kept = nullptr;                 // [heads, kept_stride]
   size_t kept_stride = 0;
   int32_t* counts = nullptr;    // [heads, groups] survivors, or null
   int32_t* failures = nullptr;  // [heads, groups] steps out of the guarantee's range, or null
@@ -67,5 +69,15 @@ struct HalvingCall {
 
 /// One launch for all runs.
 void halve_batch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t stream);
+
+/// Rows of a run from which halve_wide pays: a block walks through as many by itself.
+inline constexpr int kWidePanel = 256;
+/// Numbers that halve_wide needs room for.
+size_t wide_numbers(const HalvingCall& call);
+/// The same rows stay, of few runs of pairs, by all blocks of the device: panel by panel of the
+/// rows one block per run walks, then blocks for 64 rows each add its part to the sums of the rows
+/// behind it. Two launches for each kWidePanel rows.
+void halve_wide(const DeviceHalvingRule& rule, const HalvingCall& call, float* room,
+                cudaStream_t stream);
 
 }  // namespace pith::cuda

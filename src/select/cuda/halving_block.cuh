@@ -29,21 +29,24 @@ struct RunRows {
   }
 };
 
-/// Shared memory of a run of S rows.
-template <int D>
+/// Memory of a run of S rows: shared, and of a wide run (halving_wide.cu) what goes from launch to
+/// launch elsewhere.
+template <int D, bool kWide = false>
 struct RunSpace {
   static constexpr int kTileBytes = kWalkTile * 2 * D;
   static constexpr int kFixed = (kWalkTile * kDiagonal + D + 2 * kWalkTile + 64) * 4;
 
   char* shared;
-  int rows;  // S, rounded up to whole tiles
+  int rows;                  // S, rounded up to whole tiles
+  float* outside = nullptr;  // [2, S] of a wide run
 
   static __host__ __device__ constexpr int padded(int rows) {
     return (rows + kWalkTile - 1) / kWalkTile * kWalkTile;
   }
   /// Runs of one tile have no earlier rows to stream.
   static __host__ __device__ constexpr size_t bytes(int rows) {
-    return kFixed + size_t{8} * padded(rows) + size_t{rows > kWalkTile ? 4u : 2u} * kTileBytes;
+    const size_t of_rows = kWide ? 0 : size_t{8} * padded(rows);
+    return kFixed + of_rows + size_t{rows > kWalkTile ? 4u : 2u} * kTileBytes;
   }
 
   __device__ char* keys(int stage) const { return shared + 2 * stage * kTileBytes; }
@@ -54,8 +57,10 @@ struct RunSpace {
   __device__ float* mean() const { return diagonal() + kWalkTile * kDiagonal; }  // [D]
   __device__ float* sums() const { return mean() + D; }  // [2, 64] over earlier rows
   __device__ float* reduction() const { return sums() + 2 * kWalkTile; }  // [64]
-  __device__ float* offsets() const { return reduction() + 64; }  // [S] exponents' row terms
-  __device__ float* signs() const { return offsets() + rows; }    // [S]
+  __device__ float* offsets() const {  // [S] exponents' row terms
+    return kWide ? outside : reduction() + 64;
+  }
+  __device__ float* signs() const { return offsets() + rows; }  // [S]
 };
 
 /// Shared by all rows of a run.
@@ -65,13 +70,13 @@ struct RunConstants {
   float bound;     // the square of the paper's radius
 };
 
-template <class T, int D>
+template <class T, int D, bool kWide = false>
 struct HalvingBlock {
   static constexpr int kPieces = D / 8, kSteps = D / 16;
   static constexpr int kTogether = 4;  // rows on their way to a thread
   const DeviceHalvingRule& rule;
   const RunRows& rows;
-  const RunSpace<D>& space;
+  const RunSpace<D, kWide>& space;
   RunConstants c;
 
   __device__ const uint4* piece(const char* base, int row, int p) const {
@@ -243,20 +248,22 @@ struct HalvingBlock {
     }
   }
 
-  /// Sums over all earlier rows and the kernel inside the tile, for the walk.
-  __device__ void prepare_tile(int tile) const {
-    float sum[2] = {0, 0};
+  /// Adds a tile's products with the signs of tiles first .. end - 1, which have been walked
+  /// through, to sum, a thread's share of two rows; and finds the kernel inside the tile if
+  /// kInside.
+  template <bool kInside>
+  __device__ void add_tiles(float (&sum)[2], int tile, int first, int end) const {
     Fragments a;
     fetch(0, tile * kWalkTile);
-    if (tile > 0) fetch(1, 0);
-    tile > 0 ? wait_for_copies<1>() : wait_for_copies<0>();
+    if (first < end) fetch(1, first * kWalkTile);
+    first < end ? wait_for_copies<1>() : wait_for_copies<0>();
     __syncthreads();
     load_fragments(a);
-    multiply_tile<true>(sum, a, tile, tile, 0);
+    if constexpr (kInside) multiply_tile<true>(sum, a, tile, tile, 0);
     __syncthreads();
-    for (int other = 0; other < tile; ++other) {
-      const int stage = (other + 1) % 2;
-      if (other + 1 < tile) {
+    for (int other = first; other < end; ++other) {
+      const int stage = (other - first + 1) % 2;
+      if (other + 1 < end) {
         fetch(1 - stage, (other + 1) * kWalkTile);
         wait_for_copies<1>();
       } else {
@@ -266,6 +273,11 @@ struct HalvingBlock {
       multiply_tile<false>(sum, a, tile, other, stage);
       __syncthreads();
     }
+  }
+
+  /// The signs of a tile's rows. `sum`: a thread's share of its sums over all earlier rows.
+  __device__ void walk_tile(WalkState& walk, float (&sum)[2], int tile, const HalvingRandom& random,
+                            bool flip) const {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -276,26 +288,32 @@ struct HalvingBlock {
       }
     }
     __syncthreads();
+    if (threadIdx.x < kWarp) {
+      const WalkTile t{space.diagonal(), space.sums(), space.signs() + tile * kWalkTile,
+                       tile * kWalkTile, min(kWalkTile, rows.count - tile * kWalkTile)};
+      const auto draw = [&](int row) { return random.walk(rows.position(row)); };
+      rule.walk == DeviceWalk::kPairs ? walk_pairs(walk, t, draw) : walk_rows(walk, t, flip, draw);
+    }
+    __syncthreads();
+  }
+
+  /// Before the first tile, and with `c` measured.
+  __device__ WalkState begin_walk() const {
+    const float log_size = logf((rule.walk == DeviceWalk::kPairs ? 2.0f : 1.0f) *
+                                static_cast<float>(rows.count) / rule.delta);
+    return {rule.walk == DeviceWalk::kPairs ? rule.balance * (0.5f + log_size)
+                                            : rule.balance * 30 * log_size * c.bound,
+            0, 0};
   }
 
   /// The signs of all rows into space.signs(); returns the failures (in the first warp).
   __device__ int run(const HalvingRandom& random, bool flip) {
     c = measure();
-    const float log_size = logf((rule.walk == DeviceWalk::kPairs ? 2.0f : 1.0f) *
-                                static_cast<float>(rows.count) / rule.delta);
-    WalkState walk{rule.walk == DeviceWalk::kPairs ? rule.balance * (0.5f + log_size)
-                                                   : rule.balance * 30 * log_size * c.bound,
-                   0, 0};
+    WalkState walk = begin_walk();
     for (int tile = 0; tile * kWalkTile < rows.count; ++tile) {
-      prepare_tile(tile);
-      if (threadIdx.x < kWarp) {
-        const WalkTile t{space.diagonal(), space.sums(), space.signs() + tile * kWalkTile,
-                         tile * kWalkTile, min(kWalkTile, rows.count - tile * kWalkTile)};
-        const auto draw = [&](int row) { return random.walk(rows.position(row)); };
-        rule.walk == DeviceWalk::kPairs ? walk_pairs(walk, t, draw)
-                                        : walk_rows(walk, t, flip, draw);
-      }
-      __syncthreads();
+      float sum[2] = {0, 0};
+      add_tiles<true>(sum, tile, 0, tile);
+      walk_tile(walk, sum, tile, random, flip);
     }
     return walk.failures;
   }

@@ -28,7 +28,8 @@ __device__ inline RunRows rows_of(const HalvingCall& call, size_t head, size_t g
           static_cast<const char*>(call.v) + head * call.head_stride * 2,
           call.row_stride * 2,
           call.rows ? call.rows + head * call.rows_stride + group * call.size : nullptr,
-          nullptr,
+          call.row_positions ? call.row_positions + head * call.positions_stride + group * call.size
+                             : nullptr,
           call.first_position,
           call.size,
           call.positions ? call.positions + head * call.positions_stride : nullptr,

@@ -3,8 +3,8 @@
 //
 // A stream's rows, weights and positions are the device's; how many stand where the host knows, and
 // tells at each launch. Taking rows is one launch, one block per head, which finds its halvings as
-// it goes, by the host's own functions (plan/coreset.h). Cost as on the CPU: O(s^2 D log^2 n) in
-// all.
+// it goes, by the host's own functions (plan/coreset.h); of many rows of few heads a launch or more
+// for each halving. Cost as on the CPU: O(s^2 D log^2 n) in all.
 
 #include <cuda_runtime_api.h>
 
@@ -101,5 +101,11 @@ class ExpressDevice {
 
 /// One launch for all jobs, whose rows are of one type and dimension.
 void express_take(const ExpressJobs& jobs, cudaStream_t stream);
+
+/// A job by all blocks of the device, halving by halving, with the same result bit for bit: for
+/// many rows of few heads, which one block per head would leave most of the device without work.
+void express_take_wide(const ExpressJob& job, MemoryCounter& memory, cudaStream_t stream);
+/// Whether that is the quicker way for all of them.
+bool express_takes_wide(const ExpressJobs& jobs);
 
 }  // namespace pith::cuda

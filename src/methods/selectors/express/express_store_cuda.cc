@@ -155,7 +155,11 @@ void ExpressStore::take_together(std::span<const BodyMove> moves) const {
     first += own;
     body.unfold(move, job.arrays);
   }
-  express_take(jobs, site_.stream);
+  const bool wide = express_takes_wide(jobs);
+  for (int i = 0; wide && i < jobs.count; ++i) {
+    express_take_wide(jobs.job[i], *site_.memory, site_.stream);
+  }
+  if (!wide) express_take(jobs, site_.stream);
   for (size_t i = 0; codes_ && i < moves.size(); ++i) body_of(moves[i]).fold(jobs.job[i].arrays);
 }
 
