@@ -340,6 +340,24 @@ TEST(Gate, WholeNumbersAreNotRounded) {
   EXPECT_EQ(param(with_call(R"({"id":["\u0000wide 7"]})")), field + ".id[0]");
   EXPECT_EQ(param(with_call(std::string(100000, '['))), field);  // nested too deep to be written
   EXPECT_EQ(param(with_call(R"({"id":12)")), "");                // an answer that was cut
+
+  // Arguments as an object, which Anthropic's clients send and OpenAI's may.
+  const std::string big = R"({"id":[0,36893488147419103232]})";
+  const std::string blocks =
+      R"({"max_tokens":5,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":)"
+      R"([{"type":"tool_use","id":"1","name":"f","input":)" +
+      big + R"(}]},{"role":"user","content":"b"}]})";
+  EXPECT_NE(messages_call(parse_object(blocks), kOptions).messages[1].find(big), std::string::npos);
+  const auto as_object = [&](const std::string& arguments) {
+    return R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":)"
+           R"([{"type":"function","function":{"name":"f","arguments":)" +
+           arguments + R"(}}]},{"role":"user","content":"b"}]})";
+  };
+  EXPECT_NE(chat_call(parse_object(as_object(big)), kOptions).messages[1].find(big),
+            std::string::npos);
+  EXPECT_EQ(param(as_object("36893488147419103232")), field);
+  EXPECT_EQ(param(R"({"input":{"a":[36893488147419103232]}})"), "input.a[0]");
+  EXPECT_EQ(param("36893488147419103232"), "");
 }
 
 TEST(Gate, JsonHasLimits) {

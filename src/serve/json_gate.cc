@@ -30,6 +30,8 @@ class Watch : public nlohmann::json_sax<Json> {
   explicit Watch(const std::string& path) : root_(path) {}
   /// Why it is no JSON.
   const std::string& error() const { return error_; }
+  /// A body has wide numbers that must be hidden before it is parsed.
+  bool wide() const { return wide_; }
 
   bool null() override { return value(); }
   bool boolean(bool) override { return value(); }
@@ -38,8 +40,11 @@ class Watch : public nlohmann::json_sax<Json> {
   bool number_float(number_float_t, const string_t& text) override {
     value();
     // The parser takes what 64 bits do not hold for a double, which would round it.
-    if (root_.empty() && is_wide(text))
-      throw wrong(path(), "is a whole number of more than 64 bits, which would be rounded");
+    if (root_.empty() && is_wide(text)) {
+      if (!in_call())
+        throw wrong(path(), "is a whole number of more than 64 bits, which would be rounded");
+      wide_ = true;
+    }
     return true;
   }
   bool string(string_t& text) override {
@@ -89,6 +94,13 @@ class Watch : public nlohmann::json_sax<Json> {
     levels_.pop_back();
     return true;
   }
+  /// Within the arguments of a call in a message, which chats keep digit for digit.
+  bool in_call() const {
+    if (levels_.empty() || levels_[0].key != "messages") return false;
+    for (size_t i = 1; i + 1 < levels_.size(); ++i)
+      if (levels_[i].key == "arguments" || levels_[i].key == "input") return true;
+    return false;
+  }
   Refusal refusal(const std::string& what) const {
     if (!root_.empty()) return wrong(root_, what);
     return {400, "invalid_json", "the JSON " + what};
@@ -106,6 +118,7 @@ class Watch : public nlohmann::json_sax<Json> {
 
   const std::string root_;
   std::string error_;
+  bool wide_ = false;
   size_t values_ = 0;
   std::vector<Level> levels_;
 };
@@ -116,7 +129,7 @@ Json parse_object(std::string_view body) {
   Watch watch("");
   if (!Json::sax_parse(body, &watch))
     throw Refusal(400, "invalid_json", "the body is no JSON:" + watch.error());
-  Json out = Json::parse(body);
+  Json out = watch.wide() ? Json::parse(hide_wide(body)) : Json::parse(body);
   if (!out.is_object()) throw Refusal(400, "invalid_json", "the body must be a JSON object");
   return out;
 }

@@ -17,7 +17,8 @@ inline constexpr int kMostDepth = 64;
 inline constexpr size_t kMostValues = 100000;
 
 /// An object. Throws Refusal (400) for text that is no JSON or no object, past the limits, with a
-/// key twice, invalid UTF-8, whole numbers of more than 64 bits or others that no double holds.
+/// key twice, invalid UTF-8, or numbers that no double holds. Whole numbers of more than 64 bits
+/// are refused too, but in arguments of calls: these are hidden (hide_wide()).
 Json parse_object(std::string_view body);
 /// The same for any JSON that a field holds as text, but for wide numbers; nullopt where it is
 /// none.
