@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""tools/serve/load.py, gate.py, soak.py, capacity.py: against the demo model, and against servers that do wrong."""
+"""tools/serve/load.py, gate.py, soak.py, full.py, capacity.py: on the demo model, and on servers that do wrong."""
 
 import http.server
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -163,6 +164,16 @@ class Demo(unittest.TestCase):
                               capture_output=True, text=True, cwd=TOOLS)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("goes on", done.stdout)
+
+    def test_a_full_queue_changes_no_answer(self):
+        # How quick the server is afterwards, and its memory, are matters of the machine's other load.
+        done = subprocess.run([sys.executable, str(TOOLS / "full.py"), "-m", str(MODEL), "--seconds", "2",
+                               "--tokens", "8", "--slower", "0", "--grown", "0", "--pith", str(PITH)],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        answers, refusals = re.match(r"(\d+) answers and (\d+) refusals", done.stdout).groups()
+        self.assertGreater(int(answers), 0)
+        self.assertGreater(int(refusals), 0)
 
     def test_capacity_is_counted(self):
         done = subprocess.run(
