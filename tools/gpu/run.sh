@@ -2,6 +2,7 @@
 # On a machine with an NVIDIA GPU: runs the CUDA tests, compute-sanitizer over small ones, the decode
 # and prefill benchmarks and their peers in the same run, and prints tables.
 #   tools/gpu/run.sh [FOLDER]   FOLDER holds what is built below (default build/cuda/bin)
+# When all passes, tests/card.txt says so: commit (COMMIT, where there is no git), card, date.
 # Build first: cmake --preset cuda && ninja -C build/cuda test_cuda cuda_decode_bench \
 #   cuda_express_bench cuda_chunk_bench
 # With MODEL=FOLDER in the environment the whole engine is measured too, on a random model of
@@ -11,6 +12,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${1:-build/cuda/bin}
 out=${OUT:-$(mktemp -d)}
+cases=${PITH_CASES:-1}
 
 "$bin/test_cuda" --gtest_brief=1
 small='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
@@ -50,3 +52,6 @@ if [[ -n "${MODEL:-}" ]]; then
     --kv-policy exact+k:int8+v:int4 --kv-policy 'express(s=2048,heavy=512)' |
     tee "$out/engine.txt"
 fi
+commit=${COMMIT:-$(git -C "$here" rev-parse HEAD)}
+printf '%s\n' "commit: $commit" "card: $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)" \
+  "date: $(date +%F)" "cases: one in $cases" >"$here/../../tests/card.txt"
