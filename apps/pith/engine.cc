@@ -112,18 +112,38 @@ void add_device_option(CLI::App& app, ModelOptions& options) {
       ->group("Model");
 }
 
-void add_engine_options(CLI::App& app, ModelOptions& options) {
+namespace {
+
+void add_chunk_option(CLI::App& app, ModelOptions& options, bool measures) {
+  const std::string help = "Prompt tokens per forward pass";
+  const CLI::Range in_range(1, 1 << 20);
+  CLI::Option* option = app.add_option(
+      "--ubatch-size", options.chunk,
+      measures ? help + "; auto = measured at the start, so that others wait little" : help);
+  option->type_name(measures ? "N|auto" : "N")->capture_default_str()->group("Model");
+  if (!measures) {
+    option->check(in_range);
+    return;
+  }
+  const auto read = [in_range](std::string& text) {
+    const bool is_auto = text == "auto";
+    const std::string error = is_auto ? "" : in_range(text);
+    if (is_auto) text = std::to_string(kMeasuredChunk);
+    return error.empty() ? error : error + ", nor auto";
+  };
+  option->transform(CLI::Validator(read, ""));
+}
+
+}  // namespace
+
+void add_engine_options(CLI::App& app, ModelOptions& options, bool measures_chunk) {
   app.add_option("-c,--ctx-size", options.context, "Context in tokens; 0 = the model's own")
       ->check(CLI::Range(int64_t{0}, kMostTokens))
       ->type_name("N")
       ->capture_default_str()
       ->group("Model");
   add_compute_options(app, options);
-  app.add_option("--ubatch-size", options.chunk, "Prompt tokens per forward pass")
-      ->check(CLI::Range(1, 1 << 20))
-      ->type_name("N")
-      ->capture_default_str()
-      ->group("Model");
+  add_chunk_option(app, options, measures_chunk);
   app.add_option("--memory-limit", options.memory_limit_mib,
                  "Most MiB for cache and working memory; 0 = no limit")
       ->check(number_from(0, 1e9))

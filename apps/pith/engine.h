@@ -27,11 +27,13 @@ struct PolicyOptions {
   bool policy_given = false, verbose = false, no_screen = false;
 };
 
+inline constexpr int64_t kMeasuredChunk = 0;
+
 struct ModelOptions {
   std::string model;
   int64_t context = 0;
   int threads = 0;
-  int64_t chunk = 512;
+  int64_t chunk = 512;  ///< kMeasuredChunk: `serve` measures one
   double memory_limit_mib = 0;
   std::string isa;
   Device device = Device::kCpu;
@@ -43,8 +45,9 @@ struct ModelOptions {
 
 /// -m; required unless a default is given.
 void add_model_option(CLI::App& app, ModelOptions& options, const std::string& standard = "");
-/// -c, -t, -ub, --memory-limit, --isa, --no-check-weights and --json.
-void add_engine_options(CLI::App& app, ModelOptions& options);
+/// -c, -t, -ub, --memory-limit, --isa, --no-check-weights and --json. With `measures_chunk`, -ub
+/// takes "auto" too, which is kMeasuredChunk.
+void add_engine_options(CLI::App& app, ModelOptions& options, bool measures_chunk = false);
 /// --device, for subcommands that run sessions and nothing but sessions.
 void add_device_option(CLI::App& app, ModelOptions& options);
 /// -t, --isa: what programs without a session need of them.

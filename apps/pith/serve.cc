@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <memory>
@@ -122,6 +123,35 @@ std::string shown(const Policy& policy) {
   return text.size() <= kMost ? text : text.substr(0, kMost) + "... (whole in /v1/models)";
 }
 
+/// The prompt tokens per pass, a power of two, whose time is nearest to what answers that go on can
+/// wait for.
+size_t measure_chunk(const std::shared_ptr<const Model>& model, StandaloneOptions options) {
+  const double wanted = options.device == Device::kCpu ? 0.1 : 0.03;
+  constexpr size_t kLeast = 64, kMost = 2048;
+  const auto vocabulary = static_cast<size_t>(model->config().vocab);
+  size_t best = kLeast;
+  double time_of_best = 0;
+  const auto off = [&](double seconds) { return std::abs(std::log(seconds / wanted)); };
+  for (size_t chunk = kLeast; chunk <= kMost && time_of_best < wanted; chunk *= 2) {
+    options.chunk = chunk;
+    options.context = 2 * chunk;
+    Session session(model, options);
+    std::vector<int32_t> tokens(chunk);
+    for (size_t i = 0; i < chunk; ++i) tokens[i] = static_cast<int32_t>((i * 31) % vocabulary);
+    session.append(tokens);  // memory is got, kernels are chosen
+    const auto start = std::chrono::steady_clock::now();
+    session.append(tokens);
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (time_of_best > 0 && off(seconds) >= off(time_of_best)) break;
+    best = chunk;
+    time_of_best = seconds;
+  }
+  say(fmt::format("pith: prompts are read {} tokens at a time, {:.0f} ms each (-ub {} keeps it)",
+                  best, 1000 * time_of_best, best));
+  return best;
+}
+
 void print_start(const Server& server, const ServeCommand& o) {
   say(fmt::format("pith: {} under {}", o.serve.name, shown(o.serve.session.policy)));
   for (const auto& preset : o.serve.presets)
@@ -150,9 +180,10 @@ int run(ServeCommand& o) {
   o.serve.presets = read_presets(o.presets);
   o.serve.memory = o.memory;
   o.serve.name = name_of(o);
-  StandaloneOptions options = session_options(o.engine);
-  o.serve.session = options;
   const auto model = load_model(o.engine);
+  StandaloneOptions options = session_options(o.engine);
+  if (o.engine.chunk == kMeasuredChunk) options.chunk = measure_chunk(model, options);
+  o.serve.session = options;
   const auto chat = chat_template(o, *model);
   options.memory_limit = o.memory;
   options.parallel = std::min<size_t>(o.serve.parallel, 64);
@@ -288,7 +319,7 @@ void add_serve(CLI::App& root, Action& action) {
   CLI::App* app = root.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's API");
   add_model_option(*app, o->engine);
   app->get_option("--model")->required(false);
-  add_engine_options(*app, o->engine);
+  add_engine_options(*app, o->engine, /*measures_chunk=*/true);
   add_device_option(*app, o->engine);
   add_network_options(*app, *o);
   add_sharing_options(*app, *o);
