@@ -165,6 +165,18 @@ class Demo(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("goes on", done.stdout)
 
+    def test_the_chunk_can_be_measured(self):
+        with Server("-ub", "auto") as server:
+            server.log.flush()
+            said = pathlib.Path(server.log.name).read_text()
+            found = re.search(r"prompts are read (\d+) tokens at a time, \d+ ms each \(-ub (\d+)", said)
+            self.assertIsNotNone(found, said)
+            self.assertIn(int(found.group(1)), [2 ** i for i in range(6, 12)])
+            self.assertEqual(found.group(1), found.group(2))
+            answer = server.post("/v1/chat/completions", {
+                "messages": [{"role": "user", "content": "The ship " * 150}], "max_tokens": 2})
+            self.assertEqual(answer["usage"]["completion_tokens"], 2)
+
     def test_a_full_queue_changes_no_answer(self):
         # How quick the server is afterwards, and its memory, are matters of the machine's other load.
         done = subprocess.run([sys.executable, str(TOOLS / "full.py"), "-m", str(MODEL), "--seconds", "2",

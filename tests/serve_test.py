@@ -4,7 +4,6 @@
 import concurrent.futures
 import json
 import pathlib
-import re
 import signal
 import socket
 import sys
@@ -270,17 +269,6 @@ class Sharing(unittest.TestCase):
             self.assertFalse(held.is_alive())
             self.assertEqual(server.metric("pith_cancelled_total"), 1)
             self.assertEqual(server.metric("pith_reserved_bytes"), 0)
-
-    def test_the_chunk_can_be_measured(self):
-        with Server("-ub", "auto") as server:
-            server.log.flush()
-            said = pathlib.Path(server.log.name).read_text()
-            found = re.search(r"prompts are read (\d+) tokens at a time, \d+ ms each \(-ub (\d+)", said)
-            self.assertIsNotNone(found, said)
-            self.assertIn(int(found.group(1)), [2 ** i for i in range(6, 12)])
-            self.assertEqual(found.group(1), found.group(2))
-            answer = server.post("/v1/chat/completions", chat(words(300, 1), max_tokens=2))
-            self.assertEqual(answer["usage"]["completion_tokens"], 2)
 
     def test_memory_is_a_budget(self):
         with Server("--memory", "24MiB", "--parallel", "8") as server:
