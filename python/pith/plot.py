@@ -10,7 +10,7 @@ import itertools
 
 import numpy as np
 
-from . import results
+from . import _text, results
 
 try:
     import matplotlib.pyplot as plt
@@ -18,16 +18,19 @@ try:
 except ImportError as error:
     raise ImportError("pith.plot needs matplotlib: pip install 'pith-kv[plot]'") from error
 
-__all__ = ["attention_error", "frontier", "ledger", "rows"]
+__all__ = ["attention_error", "frontier", "ledger", "memory", "rows"]
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; markers differ as well.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _LABELS = {"effective_bits": "bits per number of the exact cache (f16: 16)", "bytes": "bytes of the cache",
-           "rows_kept": "share of the rows kept", "kl": "KL divergence from the exact cache, nats per token",
+           "rows_kept": "share of the rows kept", "kl": "KL divergence, nats per token",
            "score": "answers found", "ppl": "perplexity"}
+_TICKS = {"bytes": lambda value, _: _text.size(value).replace(".00 ", " ").replace(".0 ", " "),
+          "seconds": lambda value, _: f"{value:.3g} s", "kl": lambda value, _: f"{value:g}"}
+#: Of the hue "family": who has fewer rows, and who fewer bits. Each keeps its colour and marker everywhere.
+FAMILIES = ("exact", "selector (fewer rows)", "codec (fewer bits)", "selector and codec")
 _LEDGER = ("payload", "metadata", "shared", "staging", "slack", "scratch", "probe")
-_LESS_IS_BETTER = ("kl", "ln_ratio", "ppl", "nll")
 
 
 def _axes(ax, **size):
@@ -38,13 +41,31 @@ def _label(name):
     return _LABELS.get(name, name.replace("_", " "))
 
 
-def frontier(found, y="kl", x="effective_bits", hue="selector", *, task=None, length=None, ax=None):
+def _family(row):
+    fewer_rows = row["selector"] != "exact"
+    fewer_bits = not results.is_exact("exact", row["codec"])
+    return FAMILIES[fewer_rows + 2 * fewer_bits]
+
+
+def _groups(points, hue):
+    """(name, rows, colour, marker) of each value of the hue."""
+    groups = {}
+    for row in points:
+        groups.setdefault(_family(row) if hue == "family" else row[hue] if hue else None, []).append(row)
+    names = FAMILIES if hue == "family" else sorted(groups, key=str)
+    for name, colour, marker in zip(names, itertools.cycle(_COLOURS), itertools.cycle(_MARKERS)):
+        if name in groups:
+            yield name, groups[name], colour, marker
+
+
+def frontier(found, y="kl", x="effective_bits", hue="selector", *, task=None, length=None, numbers=False, ax=None):
     """What a policy loses against what it takes: a point per policy, with its standard error.
 
     found  rows of pith.results, or a frame of them
-    y, x   a metric, and one of effective_bits, bytes, rows_kept
-    hue    what has a colour and a marker: "selector", "codec" or None
+    y, x   a metric, and one of effective_bits, bytes, rows_kept, seconds
+    hue    what has a colour and a marker: "selector", "codec", "family" (FAMILIES) or None
     task, length   of which task and length, where there are several
+    numbers        whether the policies of pith.results.front() are numbered, from 1
 
     The grey line joins the policies that no other beats in both; the dashed one is the exact cache.
     """
@@ -62,23 +83,22 @@ def frontier(found, y="kl", x="effective_bits", hue="selector", *, task=None, le
     exact = [row for row in points if row["null_control"] or row["policy"] == "exact"]
     points = [row for row in points if row not in exact]
     ax = _axes(ax)
-    styles = zip(itertools.cycle(_COLOURS), itertools.cycle(_MARKERS))
-    groups = {}
-    for row in points:
-        groups.setdefault(row[hue] if hue else None, []).append(row)
-    for (name, group), (colour, marker) in zip(sorted(groups.items(), key=str), styles):
+    for name, group, colour, marker in _groups(points, hue):
         errors = [row["stderr"] or 0.0 for row in group]
         ax.errorbar([row[x] for row in group], [row["value"] for row in group], errors, fmt=marker, color=colour,
                     label=name, markersize=5, elinewidth=1, linestyle="none")
-    front = _front(points, x, -1 if y in _LESS_IS_BETTER else 1)
+    front = results.front(points, y, x)
     if len(front) > 1:
         ax.step([row[x] for row in front], [row["value"] for row in front], where="post", color="0.6", zorder=0)
     if exact and y not in ("kl", "ln_ratio"):
         ax.axhline(exact[0]["value"], color="0.4", linestyle="--", linewidth=1, label="exact")
-    ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    if y == "kl" and points and min(row["value"] for row in points) > 0:
-        ax.set_yscale("log")
+    _scale(ax.xaxis, [row[x] for row in points], x)
+    if y == "kl" and any(row["value"] > 0 for row in points):
+        if min(row["value"] for row in points) > 0:
+            _scale(ax.yaxis, [row["value"] for row in points], "kl")
+        else:  # 0 has a place of its own, below the least that is more
+            ax.set_yscale("symlog", linthresh=min(row["value"] for row in points if row["value"] > 0), linscale=0.3)
+            ax.yaxis.set_major_formatter(ticker.FuncFormatter(_TICKS["kl"]))
     ax.set_xlabel(_label(x))
     ax.set_ylabel(_label(y))
     model = points[0]["model"] if points else None
@@ -86,16 +106,73 @@ def frontier(found, y="kl", x="effective_bits", hue="selector", *, task=None, le
                            if part), fontsize="medium")
     if hue and points:
         ax.legend(fontsize="small", bbox_to_anchor=(1.01, 1), loc="upper left")
+    if numbers:
+        _number(ax, [(row[x], row["value"]) for row in front])
     return ax
 
 
-def _front(points, x, sign):
-    """The policies that no other beats in both, by what they take."""
-    front = []
-    for row in sorted(points, key=lambda row: (row[x], -sign * row["value"])):
-        if not front or sign * row["value"] > sign * front[-1]["value"]:
-            front.append(row)
-    return front
+def _scale(axis, values, name):
+    """By powers, or a plain axis where there would be too few marks."""
+    if values and min(values) > 0 and max(values) > 4 * min(values):
+        axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+        if name not in _TICKS:
+            axis.set_major_locator(ticker.LogLocator(2))
+        else:
+            steps = (1,) if max(values) > 300 * min(values) else (1, 2, 5)
+            axis.set_major_locator(ticker.LogLocator(10, steps))
+        axis.set_minor_locator(ticker.NullLocator())
+    else:
+        axis.set_major_locator(ticker.MaxNLocator(5))
+    axis.set_major_formatter(ticker.FuncFormatter(_TICKS.get(name, lambda value, _: f"{value:g}")))
+
+
+def _number(ax, places):
+    """1, 2, ... beside these places, none over another; a line leads to those that stand far off."""
+    ax.figure.draw_without_rendering()  # the layout, which says where points lie
+    dots_per_point = ax.figure.dpi / 72
+    taken = [ax.transData.transform(place) / dots_per_point for place in places]
+    for number, (place, at) in enumerate(zip(places, list(taken)), 1):
+        others = taken[:number - 1] + taken[number:]
+        spots = [(far * np.cos(turn), far * np.sin(turn)) for far in range(9, 90, 8)
+                 for turn in np.pi * np.array([0.25, 0.75, 1.25, 1.75, 0, 1, 0.5, 1.5])]
+        inside = [spot for spot in spots if ax.bbox.contains(*((at + spot) * dots_per_point))] or spots
+        free = [spot for spot in inside
+                if all(abs(at + spot - other)[0] > 12 or abs(at + spot - other)[1] > 9 for other in others)]
+        dx, dy = (free or inside)[0]
+        taken.append(at + (dx, dy))
+        line = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.5} if np.hypot(dx, dy) > 10 else None
+        ax.annotate(str(number), place, (dx, dy), textcoords="offset points", fontsize=8, weight="bold",
+                    ha="center", va="center", arrowprops=line)
+
+
+def memory(found, policies=None, *, numbers=False, ax=None):
+    """Bytes of the cache after so many tokens: a line for each policy that was measured at several lengths.
+
+    policies  which, in this order (None: all)
+    numbers   whether lines have numbers, from 1, in place of a legend
+    """
+    if hasattr(found, "to_dict"):
+        found = found.to_dict("records")
+    held = {}
+    for row in found:
+        if row["tokens"] is not None and row["bytes"] is not None:
+            held.setdefault(row["policy"], {})[row["tokens"]] = row["bytes"]
+    lines = {policy: sorted(held[policy].items()) for policy in (policies or held)
+             if len(held.get(policy, ())) > 1}
+    if not lines:
+        raise ValueError("no policy was measured at two lengths")
+    ax = _axes(ax)
+    for (policy, line), colour, marker in zip(lines.items(), itertools.cycle(_COLOURS), itertools.cycle(_MARKERS)):
+        ax.plot(*zip(*line), color=colour, marker=marker, markersize=4, linewidth=1.2, label=policy)
+    _scale(ax.xaxis, [at[0] for line in lines.values() for at in line], "tokens")
+    _scale(ax.yaxis, [at[1] for line in lines.values() for at in line], "bytes")
+    ax.set_xlabel("tokens seen")
+    ax.set_ylabel(_label("bytes"))
+    if numbers:
+        _number(ax, [line[-1] for line in lines.values()])
+    else:
+        ax.legend(fontsize="small", bbox_to_anchor=(1.01, 1), loc="upper left")
+    return ax
 
 
 def rows(session, layers=None, *, ax=None):

@@ -66,6 +66,20 @@ def summary(of_rows):
     return [_joined(group) for group in groups.values()]
 
 
+LESS_IS_BETTER = ("kl", "ln_ratio", "ppl", "nll")
+
+
+def front(of_summary, y="kl", x="effective_bits"):
+    """Rows of summary() whose policies no other beats in both: less of `x` and a better metric `y`. By rising x."""
+    sign = -1 if y in LESS_IS_BETTER else 1
+    best = []
+    for row in sorted((row for row in of_summary if row["metric"] == y),
+                      key=lambda row: (row[x], -sign * row["value"])):
+        if not best or sign * row["value"] > sign * best[-1]["value"]:
+            best.append(row)
+    return best
+
+
 def _whole_seeds(group):
     """Without seeds of a few pieces: the program tries whether a seed changes anything on the first."""
     pieces = collections.Counter(row["seed"] for row in group)
@@ -171,12 +185,22 @@ def _row(policy, metric, value, **fields):
     assert not unknown, unknown
     row = dict.fromkeys(COLUMNS)
     row.update(fields, policy=policy, metric=metric, value=value)
+    row["selector"], row["codec"] = parts(policy)
+    return row
+
+
+def parts(policy):
+    """The selector and codec of a policy; None and None if this version does not know it."""
     try:
         parsed = Policy(policy)
-        row["selector"], row["codec"] = parsed.selector, parsed.codec
-    except PithError:  # of another version
-        pass
-    return row
+        return parsed.selector, parsed.codec
+    except PithError:
+        return None, None
+
+
+def is_exact(selector, codec):
+    """Whether every row stays, as numbers and not as codes."""
+    return selector == "exact" and codec in ("f32", "f16", "bf16")
 
 
 def _setting(record):

@@ -3,6 +3,7 @@
 #include "binding.h"
 #include "pith/policy.h"
 #include "pith/rows.h"
+#include "pith_tools/results.h"
 
 namespace pith::python {
 namespace {
@@ -152,6 +153,10 @@ void bind_values(nb::module_& m) {
         return "AttentionError(layer=" + std::to_string(e.layer) +
                ", estimate=" + std::to_string(e.estimate) + ")";
       });
+  m.def("result_lines", &result_lines, "files"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "Files of `pith eval --out`, `pith probe --json` and `pith bench select --csv`, put "
+        "together\n"
+        "as `pith report --lines` writes them: seeds averaged, a JSON line for each policy.");
 }
 
 }  // namespace pith::python

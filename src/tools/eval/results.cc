@@ -330,7 +330,7 @@ Results read_results(const std::vector<std::filesystem::path>& files) {
       continue;
     }
     const Record whole = Record::parse(text, nullptr, false);
-    if (!whole.is_object() || !whole.contains("null_control_error")) {
+    if (!whole.is_object() || whole.contains("result") || !whole.contains("null_control_error")) {
       read_lines(file, text, reader);
       continue;
     }

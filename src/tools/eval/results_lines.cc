@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "pith/error.h"
+#include "pith_tools/results.h"
 
 namespace pith {
 namespace {
@@ -152,6 +153,10 @@ std::string results_to_lines(const Results& results) {
           {"attend", rounded(c.attend)},
           {"exact_attend", rounded(c.exact_attend)}});
   return out;
+}
+
+std::string result_lines(const std::vector<std::filesystem::path>& files) {
+  return results_to_lines(read_results(files));
 }
 
 const Record& checked_setting(const Record& setting) {

@@ -188,6 +188,8 @@ TEST_F(ResultsTest, LinesReadBackAsTheyWere) {
   EXPECT_EQ(again.groups[0].rows[1].divergence.mean, 0.1875);
   EXPECT_EQ(again.groups[0].errors, "blocks");
   EXPECT_EQ(again.costs[0].tokens, 4096u);
+  const std::string alone = results_to_lines({{}, first.probes, {}});
+  EXPECT_EQ(results_to_lines(read_results({file("probe.jsonl", alone)})), alone);
 }
 
 // As written before errors were of blocks: their kind is not made up, intervals follow from counts.
