@@ -1,4 +1,4 @@
-// pith report as a person runs it, and its page in a real browser where there is one.
+// pith eval, report and auto as a person runs them. Pages and plots: tests/python/test_report.py.
 
 #include <cmath>
 #include <cstdlib>
@@ -19,54 +19,6 @@ using test::Result;
 using test::write;
 using test::fs::path;
 
-// Rows as `pith report --lines` writes them: enough policies, with names long enough, to crowd.
-std::string made_up_lines() {
-  std::string out;
-  for (const int length : {2048, 8192}) {
-    json head{{"result", "ppl"},
-              {"name", "continue"},
-              {"length", length},
-              {"null_control_kl", 0.0},
-              {"setting", {{"model", "demo"}, {"version", "1"}}}};
-    out += head.dump() + "\n";
-    for (int i = 0; i < 40; ++i) {
-      const double kl = i == 0 ? 0 : 1e-5 * std::pow(1.33, (i * 17) % 40);
-      const double bits = 16.0 / std::pow(1.08, i);
-      json row{{"policy", i == 0 ? "exact"
-                                 : "expected_attention(budget=" + std::to_string(i) +
-                                       "%)+int4(hadamard=true)"},
-               {"seeds", 3},
-               {"count", 768},
-               {"tokens", length - 1},
-               {"bytes", bits * length * 256},
-               {"bits", bits},
-               {"kept", bits / 16},
-               {"seconds", 1 + (i * 7) % 11},
-               {"perplexity", {20 + kl, 0.1}},
-               {"ln_ratio", {kl, kl / 9}},
-               {"kl", {kl, kl / 9}},
-               {"kl_50", kl / 2},
-               {"kl_99", kl * 9},
-               {"same_top", {1 - kl, 0.01}}};
-      out += row.dump() + "\n";
-    }
-  }
-  json probe{{"result", "probe"}, {"model", "demo"}, {"text", "a/b.txt"},        {"tokens", 2048},
-             {"queries", 256},    {"seeds", 3},      {"null_control_error", 0.0}};
-  for (int i = 0; i < 9; ++i) {
-    std::vector<double> layers;
-    for (int l = 0; l < 32; ++l) layers.push_back(0.001 * (i + 1) * (l + 1));
-    probe["rows"].push_back({{"policy", "snapkv(budget=" + std::to_string(i + 1) + "%)"},
-                             {"random", false},
-                             {"bytes", 1e6},
-                             {"bits", 4},
-                             {"kept", 0.25},
-                             {"error", {0.02, 0}},
-                             {"layers", layers}});
-  }
-  return out + probe.dump() + "\n";
-}
-
 // Read at once, every policy has the exact cache's predictions: a divergence of 0 says nothing.
 TEST_F(Cli, EvalPplLetsAPolicyAct) {
   const auto measured = [&](const std::vector<std::string>& policy) {
@@ -83,37 +35,23 @@ TEST_F(Cli, EvalPplLetsAPolicyAct) {
   EXPECT_EQ(measured({"--kv-policy", "exact+int4", "--mode", "chunks"})["mode"], "chunks");
 }
 
-TEST_F(Cli, ReportMakesAPageFromResults) {
-  const path ppl = folder_ / "ppl.jsonl", page = folder_ / "r.html", lines = folder_ / "l.jsonl";
+TEST_F(Cli, ReportWritesLines) {
+  const path ppl = folder_ / "ppl.jsonl", lines = folder_ / "l.jsonl";
   std::string text;
   for (int i = 0; i < 60; ++i) text += "The ship lay at anchor and a man stood on the quay. ";
-  Result r = run({"eval", "ppl", "-m", kModel, "-p", text, "-c", "128", "--pieces", "2",
-                  "--kv-policy", "exact", "--kv-policy", "exact+int4", "--seeds", "1", "-o", ppl});
+  const std::vector<std::string> eval{
+      "eval",    "ppl",      "-m", kModel,        "-p",    text,          "-c",
+      "128",     "--pieces", "2",  "--kv-policy", "exact", "--kv-policy", "exact+int4",
+      "--seeds", "1",        "-o", ppl,           "--json"};
+  const json said = json::parse(run(eval).out);
+  const Result r = run({"report", ppl, "--lines", lines});
   ASSERT_EQ(r.status, 0) << r.err;
-  r = run({"report", ppl, "--out", page, "--lines", lines, "--title", "A & B"});
-  ASSERT_EQ(r.status, 0) << r.err;
-  EXPECT_EQ(r.out, "");
-  const std::string html = read(page);
-  EXPECT_TRUE(html.starts_with("<!doctype html>"));
-  EXPECT_NE(html.find("A &amp; B"), std::string::npos);
-  EXPECT_NE(html.find("exact+<wbr>int4"), std::string::npos);
-  // The page shows the figures of eval.
-  const json said = json::parse(
-      run({"eval", "ppl", "-m", kModel, "-p", text, "-c", "128", "--pieces", "2", "--kv-policy",
-           "exact", "--kv-policy", "exact+int4", "--seeds", "1", "-o", ppl, "--json"})
-          .out);
+  EXPECT_EQ(r.out, "") << "no page was asked for";
   const double kl = said["policies"][2]["seeds"][0]["summary"]["kl"]["mean"];
   std::istringstream in(read(lines));
   std::string head, exact, int4;
   std::getline(in, head), std::getline(in, exact), std::getline(in, int4);
   EXPECT_NEAR(json::parse(int4)["kl"][0].get<double>(), kl, 1e-5 * kl);
-  // Lines read back say the same; places in plots come of six digits there: a tenth may be the
-  // next.
-  const auto page_of = [&](const path& results) {
-    return std::regex_replace(run({"report", results}).out, std::regex("[0-9]+\\.[0-9]\\b"), "");
-  };
-  EXPECT_TRUE(page_of(lines).starts_with("<!doctype html>"));
-  EXPECT_EQ(page_of(lines), page_of(ppl));
   const path again = folder_ / "again.jsonl";
   EXPECT_EQ(run({"report", lines, "--lines", again}).status, 0);
   EXPECT_EQ(read(again), read(lines));
@@ -126,28 +64,76 @@ TEST_F(Cli, ReportRefusesWithAReason) {
   refused({"report", folder_ / "x.json"}, 12, "line 1 is no result");
 }
 
-TEST_F(Cli, PlotsAreSavedAsFilesOfTheirOwn) {
-  write(folder_ / "lines.jsonl", made_up_lines());
-  const path plots = folder_ / "new" / "plots";
-  const bool pdf = std::system("command -v rsvg-convert >/dev/null 2>&1") == 0;
-  const Result r = run({"report", folder_ / "lines.jsonl", "--plots", plots});
-  EXPECT_EQ(r.status, pdf ? 0 : 13) << r.err;
-  EXPECT_EQ(r.out, "") << "no page was asked for";
-  for (const char* name : {"continue-2048-bytes", "continue-2048-time", "continue-8192-bytes",
-                           "continue-8192-time", "memory-context"}) {
-    const std::string base = (plots / name).string();
-    EXPECT_NE(read(base + ".svg").find("<style>"), std::string::npos) << name;
-    const std::string csv = read(base + ".csv");
-    EXPECT_NE(csv.find("\n\"exact\","), std::string::npos) << "exact is in every plot: " << name;
-    EXPECT_GT(std::count(csv.begin(), csv.end(), '\n'), 2) << name;
-    if (pdf) {
-      EXPECT_TRUE(read(base + ".pdf").starts_with("%PDF")) << name;
-    }
+// A python3 of the test's own: what it is given, and what becomes of its answers.
+class CliReport : public Cli {
+ protected:
+  void SetUp() override {
+    Cli::SetUp();
+    old_ = getenv("PATH");
+    lines_ = folder_ / "lines.jsonl";
+    test::fs::create_directory(folder_ / "bin");
+    setenv("PATH", ((folder_ / "bin").string() + ":" + old_).c_str(), 1);
+    write(lines_, R"({"result":"cost","policy":"local","tokens":9,"bytes":9.0,"bits":1.5,)"
+                  R"("update":1.5,"attend":1.5,"exact_attend":1.5})"
+                  "\n");
   }
-  if (!pdf) {
-    EXPECT_NE(r.err.find("librsvg2-bin"), std::string::npos) << r.err;
-    GTEST_SKIP() << "no rsvg-convert here: no PDF was made";
+  void TearDown() override {
+    setenv("PATH", old_.c_str(), 1);
+    Cli::TearDown();
   }
+  void python(const std::string& body) {
+    const path file = folder_ / "bin" / "python3";
+    write(file, "#!/bin/sh\n" + body + "\n");
+    test::fs::permissions(file, test::fs::perms::owner_all);
+  }
+
+  path lines_;
+  std::string old_;
+};
+
+TEST_F(CliReport, HandsItsLinesToThePackage) {
+  python("printf '%s|' \"$@\" | tail -n 1; cat");
+  Result r = run({"report", lines_, "--title", "-A & B"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.out, "|-|--out|-|--title=-A & B|" + read(lines_));
+  r = run({"report", lines_, "--plots", folder_ / "p", "--out", folder_ / "page"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.out, "");
+  EXPECT_EQ(read(folder_ / "page"),
+            "|-|--out|-|--plots|" + (folder_ / "p").string() + "|" + read(lines_));
+}
+
+TEST_F(CliReport, SaysWhatThePackageSays) {
+  python("echo 'a warning' >&2; echo 'pith: error: nothing to show' >&2; exit 10");
+  refused({"report", lines_}, 10, "pith: error: nothing to show");
+  python("echo 'KeyError: 7' >&2; exit 1");
+  refused({"report", lines_, "--out", folder_ / "page"}, 18, "ended with 1: KeyError: 7");
+  EXPECT_FALSE(test::fs::exists(folder_ / "page"));
+}
+
+TEST_F(CliReport, WithoutThePackageSaysHowToInstallIt) {
+  python("echo \"No module named 'pith'\" >&2; exit 77");
+  refused({"report", lines_}, 13, "(No module named 'pith')");
+  refused({"report", lines_}, 13, "pip install .[plot]");
+  EXPECT_EQ(run({"report", lines_, "--lines", folder_ / "l"}).status, 0) << "lines do without";
+  setenv("PATH", (folder_ / "none").c_str(), 1);
+  refused({"report", lines_}, 13, "there is none");
+}
+
+// A cloned repository with modules of these names runs none of them.
+TEST_F(CliReport, ImportsNothingOfTheCurrentFolder) {
+  if (std::system("python3 -c '' >/dev/null 2>&1") != 0) GTEST_SKIP() << "there is no python3";
+  const path before = test::fs::current_path(), ran = folder_ / "ran";
+  for (const char* name : {"pith.py", "matplotlib.py", "numpy.py", "argparse.py"})
+    write(folder_ / name, "open('" + ran.string() + "', 'w')\n");
+  const std::string paths = std::getenv("PYTHONPATH") ? std::getenv("PYTHONPATH") : "";
+  setenv("PYTHONPATH", ".", 1);
+  test::fs::current_path(folder_);
+  const Result r = run({"report", lines_});
+  test::fs::current_path(before);
+  paths.empty() ? unsetenv("PYTHONPATH") : setenv("PYTHONPATH", paths.c_str(), 1);
+  EXPECT_TRUE(r.status == 13 || r.status == 0) << r.status << r.err;
+  EXPECT_FALSE(test::fs::exists(ran));
 }
 
 TEST_F(Cli, EveryFieldOfTheLinesIsDocumented) {
@@ -221,9 +207,9 @@ TEST_F(Cli, FiguresTooSmallForNormalNumbersAreReported) {
         R"("seconds":1e-310,"perplexity":[19.8,4e-320],"ln_ratio":[0.06,1e-320],)"
         R"("kl":[1e-320,5e-324],"kl_50":0.008,"kl_99":1.9,"same_top":[0.9,0.01]})"
         "\n");
-  const Result r = run({"report", (folder_ / "r.jsonl").string()});
+  const Result r = run({"report", folder_ / "r.jsonl", "--lines", folder_ / "l"});
   EXPECT_EQ(r.status, 0) << r.err;
-  EXPECT_NE(r.out.find("local"), std::string::npos) << r.out;
+  EXPECT_NE(read(folder_ / "l").find("local"), std::string::npos);
 }
 
 // A model without figures is measured once, and the figures are kept under its fingerprint.
@@ -310,97 +296,6 @@ TEST_F(Cli, AutoRefusesWithAReason) {
   refused({"inspect", "-m", kModel, "--presets", "x"}, 10, "--presets is for");
   refused({"inspect", "-m", kModel, "--kv-goal", "facts"}, 10, "--kv-goal is for");
   refused(with({"--kv-budget", "25%", "--kv-goal", "speed"}), 2, "--kv-goal");
-}
-
-// A script that only the test adds: what a reader would see as broken, as a line of text.
-constexpr const char* kLayoutCheck = R"(<script>
-addEventListener('load', () => {
-  const found = [], root = document.documentElement;
-  if (root.scrollWidth > innerWidth) found.push('wider than the screen: ' + root.scrollWidth);
-  for (const svg of document.querySelectorAll('figure>svg')) {
-    const frame = svg.getBoundingClientRect();
-    const boxes = [...svg.querySelectorAll('text')].map(t => [t, t.getBoundingClientRect()]);
-    boxes.forEach(([t, a], i) => {
-      if (a.left < frame.left - 1 || a.right > frame.right + 1 || a.top < frame.top - 1 ||
-          a.bottom > frame.bottom + 1) found.push('cut off: ' + t.textContent);
-      if (a.height < 10) found.push('too small: ' + t.textContent);
-      for (const [u, b] of boxes.slice(i + 1)) {
-        const x = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-        const y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-        if (x > 2 && y > 5) found.push('overlap: ' + t.textContent + ' and ' + u.textContent);
-      }
-    });
-  }
-  const light = ([r, g, b]) => [r, g, b].map(Number).map(v => v / 255)
-    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-    .reduce((s, v, i) => s + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const colour = c => light(c.match(/[\d.]+/g));
-  const ground = colour(getComputedStyle(document.body).backgroundColor);
-  for (const e of document.querySelectorAll('p,li,th,td,h2,summary,a,svg text')) {
-    if (e.matches('.heat')) continue;
-    const s = getComputedStyle(e), c = colour(e.closest('svg') ? s.fill : s.color);
-    const contrast = (Math.max(c, ground) + 0.05) / (Math.min(c, ground) + 0.05);
-    if (contrast < 4.5) found.push('faint: ' + e.textContent.slice(0, 20) + ' ' + contrast);
-  }
-  parent.postMessage('LAYOUT ' + innerWidth + (ground < 0.2 ? ' dark ' : ' light ') +
-    (found.length ? found.slice(0, 9).join('; ') : 'fine'), '*');
-});
-</script>)";
-
-// The page in a frame: a window of a browser without a screen is at least 500 wide.
-std::string framed(int width) {
-  return "<!doctype html><meta name='color-scheme' content='light dark'><p id='answer'></p><script>"
-         "addEventListener('message', e => {document.getElementById('answer').textContent = "
-         "e.data;});</script><iframe src='checked.html' style='border:0' height='900' width='" +
-         std::to_string(width) + "'></iframe>";
-}
-
-std::string browser() {
-  for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
-    if (std::system((std::string("command -v ") + name + " >/dev/null 2>&1").c_str()) == 0)
-      return name;
-  return "";
-}
-
-TEST_F(Cli, ReportIsReadableInABrowser) {
-  const std::string program = browser();
-  if (program.empty())
-    GTEST_SKIP() << "no chromium or chrome here (tools/setup.sh browser): the page was not looked "
-                    "at";
-  write(folder_ / "lines.jsonl", made_up_lines());
-  const path page = folder_ / "page.html", frame = folder_ / "frame.html";
-  ASSERT_EQ(run({"report", folder_ / "lines.jsonl", "--out", page}).status, 0);
-  write(folder_ / "checked.html", read(page) + kLayoutCheck);
-  for (const int width : {390, 1280})
-    for (const bool dark : {false, true}) {
-      const std::string size = std::to_string(width);
-      const std::string theme = dark ? "dark" : "light";
-      const path shot = folder_ / ("shot_" + size + theme + ".png"), dom = folder_ / "dom";
-      const std::string common =
-          program +
-          " --headless --no-sandbox --disable-gpu --hide-scrollbars --enable-logging=stderr " +
-          "--user-data-dir=" + (folder_ / "profile").string() + " --window-size=" + size +
-          ",900 --virtual-time-budget=20000 --blink-settings=preferredColorScheme=" +
-          (dark ? "0" : "1");
-      const auto call = [&](const std::string& what) {
-        return std::system(
-            ("timeout 60 " + common + what + " 2>" + (folder_ / "log").string()).c_str());
-      };
-      write(frame, framed(width));
-      ASSERT_EQ(call(" --dump-dom file://" + frame.string() + " >" + dom.string()), 0)
-          << read(folder_ / "log");
-      const std::string seen = read(dom);
-      const size_t at = seen.find("LAYOUT "), end = seen.find("</p>", at);
-      ASSERT_NE(at, std::string::npos) << seen.substr(0, 400);
-      EXPECT_EQ(seen.substr(at, end - at), "LAYOUT " + size + " " + theme + " fine");
-      EXPECT_EQ(read(folder_ / "log").find(":CONSOLE"), std::string::npos) << read(folder_ / "log");
-      ASSERT_EQ(call(" --screenshot=" + shot.string() + " file://" + page.string()), 0)
-          << read(folder_ / "log");
-      EXPECT_GT(test::fs::file_size(shot), 10000u);
-      if (const char* keep = std::getenv("PITH_SCREENSHOTS"))
-        test::fs::copy_file(shot, path(keep) / shot.filename(),
-                            test::fs::copy_options::overwrite_existing);
-    }
 }
 
 }  // namespace

