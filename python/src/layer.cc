@@ -405,7 +405,8 @@ void bind_layer(nb::module_& m) {
       nb::new_([](const std::string& policy, int query_heads, int kv_heads, int head_dim,
                   size_t context, size_t percent_of, int index, int layers, int64_t window,
                   uint64_t seed, double rope_theta, const std::vector<double>& frequencies,
-                  double scale, const std::string& protect, size_t probe_rows, size_t probe_every,
+                  double scale, double soft_cap, const std::vector<float>& sink_logits,
+                  const std::string& protect, size_t probe_rows, size_t probe_every,
                   std::shared_ptr<Runtime> runtime) {
         LayerCacheOptions o;
         o.policy = Policy::parse(policy);
@@ -413,7 +414,8 @@ void bind_layer(nb::module_& m) {
         o.context = context, o.percent_of = percent_of, o.layer = index, o.layers = layers,
         o.sliding_window = window;
         o.seed = seed, o.rope_theta = rope_theta, o.rope_frequencies = frequencies;
-        o.scale = scale, o.protect = parse_ranges(protect);
+        o.scale = scale, o.soft_cap = soft_cap, o.sink_logits = sink_logits;
+        o.protect = parse_ranges(protect);
         o.error_probe = {probe_rows, probe_every, 0};
         if (!runtime) runtime = std::make_shared<Runtime>();
         return unlocked([&] { return std::make_shared<LayerObject>(runtime, std::move(o)); });
@@ -421,13 +423,16 @@ void bind_layer(nb::module_& m) {
       "policy"_a, nb::kw_only(), "query_heads"_a, "kv_heads"_a, "head_dim"_a, "context"_a,
       "percent_of"_a = 0, "layer"_a = 0, "layers"_a = 1, "sliding_window"_a = 0, "seed"_a = 0,
       "rope_theta"_a = 0.0, "rope_frequencies"_a = std::vector<double>(), "scale"_a = 0.0,
-      "protect"_a = "", "probe_rows"_a = 0, "probe_every"_a = 16, "runtime"_a.none() = nb::none(),
+      "soft_cap"_a = 0.0, "sink_logits"_a = std::vector<float>(), "protect"_a = "",
+      "probe_rows"_a = 0, "probe_every"_a = 16, "runtime"_a.none() = nb::none(),
       "context: the most tokens there will be. Budgets in per cent are of percent_of tokens, 0 = "
       "of "
       "the context. rope_theta (or "
       "rope_frequencies [head_dim / 2]): of the RoPE that keys and queries come with, for policies "
-      "that rotate them. scale: of q.k in the softmax, 0 = 1/sqrt(head_dim). runtime: shared by "
-      "layers; None makes one.");
+      "that rotate them. scale: of q.k in the softmax, 0 = 1/sqrt(head_dim). soft_cap: scores s "
+      "count as soft_cap tanh(s / soft_cap), 0 = as they are. sink_logits: one more logit of each "
+      "query head in its softmax, which takes no value. runtime: shared by layers; None makes "
+      "one.");
   bind_calls(layer);
   bind_questions(layer);
 }

@@ -13,15 +13,17 @@ def rows(seed, tokens, heads):
     return np.random.default_rng(seed).standard_normal((tokens, heads, D)).astype(np.float32)
 
 
-def attention(q, k, v, scale=D ** -0.5):
+def attention(q, k, v, scale=D ** -0.5, soft_cap=None, sinks=None):
     """Causal attention of the last len(q) tokens, in double."""
     out, before = np.empty(q.shape), len(k) - len(q)
     for t in range(len(q)):
         for h in range(H):
             g, seen = h * G // H, before + t + 1
             logits = k[:seen, g].astype(np.float64) @ q[t, h] * scale
-            weights = np.exp(logits - logits.max())
-            out[t, h] = weights / weights.sum() @ v[:seen, g]
+            logits = logits if soft_cap is None else soft_cap * np.tanh(logits / soft_cap)
+            weights = np.exp(logits)
+            sink = 0 if sinks is None else np.exp(sinks[h])
+            out[t, h] = weights / (weights.sum() + sink) @ v[:seen, g]
     return out
 
 
@@ -38,6 +40,20 @@ def test_exact_is_attention(runtime):
     np.testing.assert_allclose(np.concatenate([first, last]), attention(q, k, v), atol=1e-5)
     assert first.dtype == np.float32 and cache.tokens == 40
     np.testing.assert_allclose(cache.attend(q[39:]), attention(q[39:], k, v), atol=1e-5)
+
+
+@pytest.mark.parametrize("terms", [{"soft_cap": 0.7}, {"sink_logits": [2, -1, 0.5, 3]},
+                                   {"soft_cap": 0.7, "sink_logits": [2, -1, 0.5, 3]}])
+def test_soft_caps_and_sinks(runtime, terms):
+    q, k, v = rows(1, 40, H), rows(2, 40, G), rows(3, 40, G)
+    cache = pith.LayerCache("exact,dtype=f32", runtime=runtime, **terms, **SHAPE)
+    got = np.concatenate([cache.step(q[:39], k[:39], v[:39]), cache.step(q[39:], k[39:], v[39:])])
+    expected = attention(q, k, v, soft_cap=terms.get("soft_cap"), sinks=terms.get("sink_logits"))
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    with pytest.raises(pith.InvalidArgument, match="3 sink logits for 4 query heads"):
+        pith.LayerCache("exact", sink_logits=[1, 2, 3], runtime=runtime, **SHAPE)
+    with pytest.raises(pith.InvalidArgument, match="soft cap of -1"):
+        pith.LayerCache("exact", soft_cap=-1, runtime=runtime, **SHAPE)
 
 
 def test_strides_types_and_out(runtime):

@@ -62,7 +62,7 @@ def test_refused_and_then_used(llama, cache):
     torch.testing.assert_close(run(llama, ids[:, 5:], cache), expected[:, 5:], atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("keyword", ["softcap", "s_aux", "position_bias", "cache", "is_causal", "dropout"])
+@pytest.mark.parametrize("keyword", ["position_bias", "cache", "is_causal", "dropout"])
 def test_terms_that_the_kernels_lack(llama, cache, keyword):
     value = {"is_causal": False, "dropout": 0.1}.get(keyword, torch.ones(4))
     layer = llama.model.layers[0].self_attn
@@ -74,6 +74,39 @@ def test_terms_that_the_kernels_lack(llama, cache, keyword):
     refused(lambda: call(**{keyword: value}), keyword if keyword not in ("is_causal", "dropout") else "causal|dropout",
             cache)
     assert call()[0].shape == (1, 3, 4, 16)
+
+
+def test_caps_and_sinks_stay(llama, cache):
+    layers = [layer.self_attn for layer in llama.model.layers]
+    q, k, v = torch.randn(1, 4, 3, 16), torch.randn(1, 2, 3, 16), torch.randn(1, 2, 3, 16)
+    sinks = torch.arange(4.0)
+
+    def call(tokens=slice(None), **more):
+        for index, layer in enumerate(layers):  # a forward
+            key, value = cache.update(k[:, :, tokens], v[:, :, tokens], index)
+            out = pith.hf._attention.attention(layer, q[:, :, tokens], key, value, None, **{"scaling": 0.25, **more})[0]
+        return out
+    refused(lambda: call(s_aux=sinks[:3]), "3 sink logits", cache)
+    refused(lambda: call(s_aux=[0.0] * 4), "tensor", cache)
+    refused(lambda: call(softcap=-1.0), "soft cap of -1", cache)
+    got = call(slice(0, 3), softcap=0.5, s_aux=sinks)
+    scores = torch.einsum("bhtd,bhsd->bhts", q, k.repeat_interleave(2, 1)) * 0.25
+    scores = 0.5 * torch.tanh(scores / 0.5) + torch.full((3, 3), -torch.inf).triu(1)
+    scores = torch.cat([scores, sinks.view(1, 4, 1, 1).expand(1, 4, 3, 1)], -1)
+    expected = torch.einsum("bhts,bhsd->bthd", scores.softmax(-1)[..., :3], v.repeat_interleave(2, 1))
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
+    one = slice(0, 1)
+    for softcap, s_aux, text in ((0.6, sinks, "soft_cap of 0.6 after one of 0.5"), (None, sinks, "soft_cap of 0.0"),
+                                 (0.5, sinks + 1, "other sink logits"), (0.5, None, "other sink logits")):
+        with pytest.raises(pith.Unsupported, match=text):
+            call(one, softcap=softcap, s_aux=s_aux)
+    assert call(one, softcap=0.5, s_aux=sinks.clone()).shape == (1, 1, 4, 16)  # the same numbers elsewhere
+    module = copy.deepcopy(layers[0])
+    module.sinks = torch.nn.Parameter(sinks)
+    with pytest.raises(pith.Unsupported, match="does not give it"):
+        other = PithCache("exact,dtype=f32", model=llama)
+        key, value = other.update(k, v, 0)
+        pith.hf._attention.attention(module, q, key, value, None, scaling=0.25)
 
 
 def test_shapes_types_and_keys_of_others(llama, cache):
@@ -197,8 +230,6 @@ def test_devices(llama, monkeypatch):
 
 
 @pytest.mark.parametrize("name, changes, text", [
-    ("Gemma2", {"attn_logit_softcapping": 50.0}, "capped"),
-    ("GptOss", {"num_local_experts": 4, "num_experts_per_tok": 2}, "sink"),
     ("Bloom", {}, "cannot be replaced|chunked|ALiBi"),
     ("DeepseekV3", {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16,
                     "v_head_dim": 16, "n_routed_experts": 4, "n_group": 1, "topk_group": 1,

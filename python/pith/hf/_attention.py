@@ -1,5 +1,6 @@
 """The attention function "pith" and its mask function."""
 
+import math
 import os
 
 import torch
@@ -33,7 +34,7 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
                          is_causal=is_causal, **kwargs), None
 
 
-def check_call(ticket, module, query, value, mask, dropout, is_causal, kwargs):
+def check_call(ticket, module, query, value, mask, dropout, is_causal, variant, kwargs):
     """Raises for all that the kernels would not compute, before anything is stored."""
     key = ticket.key
     if ticket.used:
@@ -44,9 +45,13 @@ def check_call(ticket, module, query, value, mask, dropout, is_causal, kwargs):
         refuse("no gradients go through attention 'pith'; call the model under torch.inference_mode()")
     if dropout:
         refuse(f"attention dropout of {dropout}; call model.eval()")
-    for name in ("softcap", "s_aux", "position_bias", "cache", "block_table"):
+    for name in ("position_bias", "cache", "block_table"):
         if kwargs.get(name) is not None:
             refuse(f"layer {ticket.layer} asks for {name}, which attention 'pith' does not compute")
+    for name, needed in (("softcap", getattr(module.config, "attn_logit_softcapping", None)),
+                         ("s_aux", getattr(module, "sinks", None))):
+        if needed is not None and variant[name] is None:
+            refuse(f"layer {ticket.layer} has {name}, and does not give it to its attention function")
     if kwargs.get("output_attentions") or getattr(module.config, "output_attentions", False):
         refuse("output_attentions: attention weights are never computed as a whole")
     if is_causal is False or not getattr(module, "is_causal", True):
@@ -63,6 +68,34 @@ def check_call(ticket, module, query, value, mask, dropout, is_causal, kwargs):
     if value.shape != key.shape or query.shape[0] != b or query.shape[2:] != (t, d):
         refuse(f"queries {tuple(query.shape)}, keys {tuple(key.shape)} and values {tuple(value.shape)}: one "
                "[batch, heads, tokens, head_dim], with equal tokens and head_dim, is needed")
+
+
+class Terms:
+    """What a layer makes of q.k: a factor, a soft cap, a sink's logit in each query head's softmax."""
+
+    def __init__(self, scale, soft_cap, sinks):
+        self.scale, self.soft_cap, self.sinks = scale, soft_cap, sinks
+
+    @classmethod
+    def of(cls, ticket, scaling, softcap, s_aux):
+        scale = 1 / math.sqrt(ticket.key.shape[3]) if scaling is None else float(scaling)
+        if s_aux is not None and not isinstance(s_aux, torch.Tensor):
+            refuse(f"layer {ticket.layer}: s_aux is a {type(s_aux).__name__}; a tensor [query heads] is needed")
+        return cls(scale, 0.0 if softcap is None else float(softcap), s_aux)
+
+    def options(self):
+        """Of its LayerCache."""
+        sinks = [] if self.sinks is None else self.sinks.detach().float().flatten().tolist()
+        return {"scale": self.scale, "soft_cap": self.soft_cap, "sink_logits": sinks}
+
+    def check_same(self, before, layer):
+        """A parameter of the model is known by itself: to look at it, the host would wait for the GPU."""
+        for name in ("scale", "soft_cap"):
+            now, then = getattr(self, name), getattr(before, name)
+            if now != then:
+                refuse(f"layer {layer} has a {name} of {now} after one of {then}")
+        if self.sinks is not before.sinks and self.options() != before.options():
+            refuse(f"layer {layer} has other sink logits (s_aux) than before")
 
 
 class Columns:

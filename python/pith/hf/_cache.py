@@ -5,13 +5,12 @@ attends to the rows held and to the new ones, and stores these. A LayerCache for
 """
 
 import functools
-import math
 
 import torch
 from transformers.cache_utils import Cache, DynamicCache
 
 from .. import _pith
-from ._attention import Padding, check_call
+from ._attention import Padding, Terms, check_call
 from ._device import device_of, make_runtime, stream_of, weights_on
 from ._layer import OFFLOAD, PithLayer, Ticket, tensors_of
 from ._rope import rope_frequencies
@@ -128,16 +127,16 @@ class PithCache(Cache):
                                         "by a table of the model's: partial or interleaved)") from None
         return frequencies
 
-    def _make(self, shape, scale=0.0, frequencies=None):
+    def _make(self, shape, frequencies=None, **terms):
         # Before the first forward any base of per cent will do, for a trial.
         return _pith.LayerCache(self.policy, query_heads=shape.query_heads, kv_heads=shape.kv_heads,
-                                head_dim=shape.head_dim, layer=shape.layer, sliding_window=shape.window, scale=scale,
+                                head_dim=shape.head_dim, layer=shape.layer, sliding_window=shape.window, **terms,
                                 percent_of=self._percent_of or self._first_tokens,
                                 rope_frequencies=frequencies or [], runtime=self._runtime, **self._options)
 
     def _clear(self):
         self._rows = [None] * len(self.shapes)    # per layer: a LayerCache per sequence
-        self._scales = [None] * len(self.shapes)  # factor on scores, which must stay
+        self._terms = [None] * len(self.shapes)   # what scores become, which must stay
         self._seen = [0] * len(self.shapes)
         self._before = self._now = 0              # tokens before the running forward, and its own
         self._first_tokens = self._last_tokens = 0  # of the first forward, and of the one before this
@@ -249,11 +248,12 @@ class PithCache(Cache):
     # Attention
 
     def _attend(self, ticket, module, query, value, mask, *, dropout, scaling, is_causal, position_ids=None,
-                sliding_window=None, **kwargs):
+                sliding_window=None, softcap=None, s_aux=None, **kwargs):
+        variant = {"softcap": softcap, "s_aux": s_aux}
         try:
-            check_call(ticket, module, query, value, mask, dropout, is_causal, kwargs)
+            check_call(ticket, module, query, value, mask, dropout, is_causal, variant, kwargs)
             self._place(ticket.key, ticket.layer)
-            caches = self._caches_of(ticket, query, scaling, sliding_window)
+            caches = self._caches_of(ticket, query, Terms.of(ticket, scaling, softcap, s_aux), sliding_window)
             columns = self._columns(mask, position_ids)
         except Exception:
             # Nothing was stored. After a refusal in a forward's first layer the cache is as it was.
@@ -274,7 +274,7 @@ class PithCache(Cache):
         ticket.key = ticket.value = None
         return out
 
-    def _caches_of(self, ticket, query, scaling, window):
+    def _caches_of(self, ticket, query, terms, window):
         """The layer's LayerCache per sequence, made at its first tokens."""
         layer, shape = ticket.layer, self.shapes[ticket.layer]
         found = (query.shape[1], ticket.key.shape[1], ticket.key.shape[3])
@@ -283,13 +283,12 @@ class PithCache(Cache):
             refuse(f"layer {layer} has (query heads, KV heads, head_dim) = {found}; its configuration says {said}")
         if (window or 0) != shape.window:
             refuse(f"layer {layer} asks for a sliding window of {window}; its configuration says {shape.window}")
-        scale = 1 / math.sqrt(shape.head_dim) if scaling is None else float(scaling)
         if self._rows[layer] is None:
             frequencies = self._frequencies and self._frequencies[layer]
-            self._rows[layer] = [self._make(shape, scale, frequencies) for _ in range(self._batch)]
-            self._scales[layer] = scale
-        elif scale != self._scales[layer]:
-            refuse(f"layer {layer} has a scale of {scale} after one of {self._scales[layer]}")
+            self._rows[layer] = [self._make(shape, frequencies, **terms.options()) for _ in range(self._batch)]
+            self._terms[layer] = terms
+        else:
+            terms.check_same(self._terms[layer], layer)
         return self._rows[layer]
 
     def _columns(self, mask, position_ids):
@@ -383,7 +382,7 @@ class PithCache(Cache):
         made = PithCache.__new__(PithCache)
         made.__dict__.update(self.__dict__)
         made.layers = [PithLayer(made, shape.layer) for shape in self.shapes]
-        made._options, made._seen, made._scales = dict(self._options), list(self._seen), list(self._scales)
+        made._options, made._seen, made._terms = dict(self._options), list(self._seen), list(self._terms)
         made._padding = self._padding.clone()
         made._rows = [rows and [cache.clone() for cache in rows] for rows in self._rows]
         for layer, of in zip(made.layers, self.layers):

@@ -127,9 +127,6 @@ def config_problems(config):
         problems.append("it has an encoder; decoders alone are supported")
     if not getattr(config, "is_causal", True):
         problems.append("its attention is not causal")
-    if getattr(config, "attn_logit_softcapping", None) is not None:
-        problems.append(f"attn_logit_softcapping={config.attn_logit_softcapping}: scores are capped, which Pith's "
-                        "kernels do not do")
     if getattr(config, "kv_lora_rank", None) is not None:
         problems.append("keys and values are latent (MLA): they have no rows of heads")
     if getattr(config, "num_kv_shared_layers", 0):
@@ -143,8 +140,6 @@ def model_problems(model):
     problems = config_problems(config)
     if not hasattr(sys.modules.get(type(model).__module__), "ALL_ATTENTION_FUNCTIONS"):
         problems.append(f"{type(model).__name__} does not look its attention function up: it cannot be replaced")
-    if any(name.rsplit(".", 1)[-1] == "sinks" for name, _ in model.named_parameters()):
-        problems.append("attention has sink logits (s_aux), which Pith's kernels lack")
     if model.training and getattr(config, "attention_dropout", 0):
         problems.append("it is in training mode with attention dropout; call model.eval()")
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
