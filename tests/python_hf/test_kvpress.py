@@ -65,6 +65,58 @@ def test_the_same_rows_stay(model, policy, tokens, ratio):
         torch.testing.assert_close(in_order(a), in_order(b), atol=0, rtol=0, msg=f"layer {layer}: other rows stay")
 
 
+@pytest.mark.parametrize("policy", ["knorm,sink=0,window=0", "keydiff,sink=0,window=0", "tova,sink=0,window=1"])
+def test_one_row_of_a_thousand(model, policy):
+    ids = text(1, 1023)
+    theirs, ours = held(model, PAIRS[policy](0.999), ids), held(model, PithScorerPress(0.999, policy), ids)
+    for a, b in zip(theirs, ours):
+        assert a.shape[2] == 1
+        torch.testing.assert_close(a, b, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("policy", PAIRS)
+def test_wide_heads(policy):
+    model = make_model("Llama", vocab_size=1031, head_dim=128)
+    ids = text(1, 257)
+    for a, b in zip(held(model, PAIRS[policy](0.5), ids), held(model, PithScorerPress(0.5, policy), ids)):
+        torch.testing.assert_close(in_order(a), in_order(b), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("policy", ["knorm,sink=0,window=0", "keydiff,sink=0,window=0"])
+def test_bf16_differs_in_ties_alone(policy):
+    """kvpress rounds scores to bf16: rows within 4 of its steps of the last that stays are equals to it."""
+    model = make_model("Llama", vocab_size=1031).to(torch.bfloat16)
+    ids = text(1, 257)
+    every = held(model, kvpress.KnormPress(0.0), ids)
+    theirs, ours = held(model, PAIRS[policy](0.5), ids), held(model, PithScorerPress(0.5, policy), ids)
+    for keys, a, b in zip(every, theirs, ours):
+        for g in range(keys.shape[1]):
+            rows = keys[0, g].double()
+            if policy.startswith("knorm"):
+                scores = -rows.norm(dim=-1)
+            else:
+                unit = torch.nn.functional.normalize(rows, dim=-1)
+                scores = -(unit @ torch.nn.functional.normalize(unit.mean(0), dim=-1))
+            kept = [{int((rows == row.double()).all(-1).nonzero()[0, 0]) for row in side[0, g]} for side in (a, b)]
+            assert len(kept[0]) == len(kept[1]) == 128
+            last = scores.sort(descending=True).values[127]
+            step = 2.0 ** (last.abs().log2().floor() - 7)
+            assert all(abs(scores[i] - last) <= 4 * step for i in kept[0] ^ kept[1])
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_pyramid_of_rows(model, batch):
+    """64 rows on average; the engine chooses once, at the prompt's end."""
+    ids = text(batch, 200)
+    press = kvpress.PyramidKVPress(compression_ratio=1 - 64 / 200, window_size=16, kernel_size=5, beta=2)
+    theirs = held(model, press, ids)
+    policy = "pyramidkv(budget=48,beta=2,kernel=5,interval=100000),sink=0,window=16,dtype=f32"
+    ours = held(model, PithPress(policy), ids)
+    assert [keys.shape[2] for keys in theirs] == [96, 64, 32]
+    for layer, (a, b) in enumerate(zip(theirs, ours)):
+        torch.testing.assert_close(in_order(a), in_order(b), atol=0, rtol=0, msg=f"layer {layer}: other rows stay")
+
+
 def test_under_their_wrappers(model):
     ids = text(1, 200)
     theirs = held(model, kvpress.ChunkPress(kvpress.KnormPress(0.5), chunk_length=50), ids)
