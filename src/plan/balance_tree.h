@@ -17,6 +17,8 @@ struct BalanceShape {
   uint32_t rounds = 2;   ///< T: levels that are halved
   uint32_t block = 256;  ///< b, the paper's batch size t
   bool endless = false;  ///< level T is halved too, see BalanceTree
+  bool flush = false;    ///< HalveBlocks: at a prompt's end all rows but the newest go to level T
+  bool rests = false;    ///< HalveBlocks: from a prompt's end to the next one's rows are not halved
   /// Tags of a row's random numbers: a doubling of its weight each from `first_tag` on, and strata.
   uint32_t first_tag = 0, stratum_tag = 255;
 };
@@ -41,18 +43,47 @@ struct BalanceTree {
   }
 };
 
+/// A level that is halved, but for so many rows at level 0's end.
+struct HalvedLevel {
+  uint32_t level = 0, behind = 0;
+};
+
+/// Returns how many rows stay, which have left `level`.
+template <class Emit>
+uint32_t halve_level(BalanceTree& tree, const BalanceShape& shape, const HalvedLevel& halved,
+                     Emit& emit) {
+  uint32_t& level = tree.levels[halved.level];
+  const uint32_t stay = halved.level == 0 ? halved.behind : 0, count = level - stay,
+                 doublings = tree.base + halved.level;
+  const uint32_t kept = emit(Step{.op = Op::kHalve,
+                                  .rows = count,
+                                  .first = tree.rows() - halved.behind - count,
+                                  .behind = halved.behind,
+                                  .tag = shape.first_tag + doublings,
+                                  .weight = uint64_t{2} << doublings});
+  level = stay;
+  return kept;
+}
+
+/// Level 0's first block goes to level 1, and further as the listing has it: p = j/t, halved while
+/// it is an integer. Returns whether rows have come to level T.
+template <class Emit>
+bool balance_block(BalanceTree& tree, const BalanceShape& shape, Emit& emit) {
+  const uint32_t behind = tree.levels[0] - shape.block;
+  uint64_t p = ++tree.batches;
+  bool even = true;
+  for (uint32_t level = 0; even && level < shape.rounds; ++level, p /= 2) {
+    const uint32_t kept = halve_level(tree, shape, {level, behind}, emit);
+    tree.levels[level + 1] += kept;
+    even = p % 2 == 0;
+  }
+  return even;
+}
+
 /// The tree after `n` rows more. `emit(step)` does what is done to its store: kMove, kPick, kHalve;
 /// it returns how many rows a kHalve leaves, which is half of them unless the walk says otherwise.
 template <class Emit>
 void advance(BalanceTree& tree, const BalanceShape& shape, uint64_t n, Emit&& emit) {
-  const auto halve = [&](uint32_t level) {
-    const uint32_t count = tree.levels[level], doublings = tree.base + level;
-    return emit(Step{.op = Op::kHalve,
-                     .rows = count,
-                     .first = tree.rows() - count,
-                     .tag = shape.first_tag + doublings,
-                     .weight = uint64_t{2} << doublings});
-  };
   for (uint64_t taken = 0; n > 0; n -= taken) {
     const uint64_t size = uint64_t{1} << tree.base, room = shape.block - tree.levels[0];
     taken = shape.rounds == 0 ? n : std::min(n, room * size - tree.stratum);
@@ -67,17 +98,8 @@ void advance(BalanceTree& tree, const BalanceShape& shape, uint64_t n, Emit&& em
     tree.levels[0] += static_cast<uint32_t>((tree.stratum + taken) / size);
     tree.stratum = (tree.stratum + taken) % size;
     if (shape.rounds == 0 || tree.levels[0] != shape.block) continue;
-    // The listing's p = j/t, halved while it is an integer: level i is balanced into level i+1.
-    uint64_t p = ++tree.batches;
-    bool even = true;
-    for (uint32_t level = 0; even && level < shape.rounds; ++level, p /= 2) {
-      const uint32_t kept = halve(level);
-      tree.levels[level] = 0;
-      tree.levels[level + 1] += kept;
-      even = p % 2 == 0;
-    }
-    if (!shape.endless || !even) continue;
-    tree.levels[shape.rounds] = halve(shape.rounds);
+    if (!balance_block(tree, shape, emit) || !shape.endless) continue;
+    tree.levels[shape.rounds] = halve_level(tree, shape, {shape.rounds}, emit);
     ++tree.base;
     tree.batches /= 2;
   }
@@ -88,8 +110,10 @@ class HalveBlocks final : public Rule {
  public:
   explicit HalveBlocks(const BalanceShape& shape) : shape_(shape) {}
   void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const override;
+  void end_prompt(PlanState& state, Steps& steps) const override;
   // Whole blocks leave n / 2^T rows; each level below holds less than a block.
   size_t most_rows(size_t n) const override {
+    if (shape_.rests) return n;
     return std::min(n, (n >> shape_.rounds) + size_t{shape_.block} * shape_.rounds);
   }
 

@@ -27,6 +27,7 @@ void KeepHeavy::split(PlanState& state, Steps& steps) const {
 
 void KeepHeavy::end_prompt(PlanState& state, Steps& steps) const {
   if (state.gathers && state.at(Zone::kHeavy) >= sizes_.most()) split(state, steps);
+  rest_->end_prompt(state, steps);
 }
 
 void KeepHeavy::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const {

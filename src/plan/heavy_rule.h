@@ -25,7 +25,7 @@ struct HeavySizes {
 
 class KeepHeavy final : public Rule {
  public:
-  /// `rest` must not care for attention mass or prompt ends.
+  /// `rest` must not care for attention mass.
   KeepHeavy(const HeavySizes& sizes, std::shared_ptr<const Rule> rest)
       : sizes_(sizes), rest_(std::move(rest)) {}
 

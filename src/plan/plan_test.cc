@@ -103,14 +103,18 @@ class Model {
       }
       case Op::kHalve: {
         Rows& body = at(Zone::kBody);
-        RC_ASSERT(body.size() == s.first + s.rows);
-        Rows tail(body.begin() + s.first, body.end());
+        RC_ASSERT(body.size() == s.first + s.rows + s.behind);
+        const auto end = body.begin() + s.first + s.rows;
+        Rows tail(body.begin() + s.first, end);
+        const Rows behind(end, body.end());
         body.resize(s.first);
+        for (const Row& r : behind) RC_ASSERT(r.weight == 1);
         for (Row& r : tail) {
           RC_ASSERT(2 * r.weight == s.weight);
           r.weight = s.weight;
         }
         put(Zone::kBody, best(tail, s.rows / 2, s.tag, rest));
+        put(Zone::kBody, behind);
         dropped_ += rest.size();
         return;
       }
@@ -146,6 +150,8 @@ std::vector<Case> cases() {
   const HeavySizes heavy{24, 16, 8};
   const auto coreset = rule<KeepCoreset>(ExpressShape{32, 1});
   const auto blocks = rule<HalveBlocks>(BalanceShape{3, 16});
+  const auto flushed = rule<HalveBlocks>(BalanceShape{.rounds = 3, .block = 16, .flush = true});
+  const BalanceShape resting{.rounds = 2, .block = 8, .flush = true, .rests = true};
   return {{"all", rule<KeepAll>()},
           {"all, sliding", rule<KeepAll>(40)},
           {"none", rule<DropAll>()},
@@ -163,11 +169,14 @@ std::vector<Case> cases() {
           {"blocks", blocks, false, true},
           {"one level", rule<HalveBlocks>(BalanceShape{1, 2}), false, true},
           {"blocks, endless", rule<HalveBlocks>(BalanceShape{2, 8, true}), false, true},
+          {"blocks, flushed", flushed, false, true},
+          {"blocks, resting", rule<HalveBlocks>(resting), false, true},
           {"sums", rule<BalanceSums>(BalanceShape{2, 8}), true},
           {"heavy, share", rule<KeepHeavy>(heavy, rule<KeepShare>(0.3, true)), true},
           {"heavy, sample", rule<KeepHeavy>(heavy, rule<KeepSample>(60, true))},
           {"heavy, coreset", rule<KeepHeavy>(heavy, coreset), false, true},
-          {"heavy, blocks", rule<KeepHeavy>(heavy, blocks), false, true}};
+          {"heavy, blocks", rule<KeepHeavy>(heavy, blocks), false, true},
+          {"heavy, flushed", rule<KeepHeavy>(heavy, flushed), false, true}};
 }
 
 struct Stream {
@@ -303,121 +312,6 @@ TEST(Plan, AsksForMemoryOnceItsListHasGrown) {
   plan.append(3000);
   const Step* list = plan.append(1).data();
   for (int t = 0; t < 500; ++t) EXPECT_EQ(plan.append(1).data(), list);
-}
-
-/// The steps of a rule with `n` rows more, in short.
-std::vector<std::string> fed(const Rule& rule, PlanState& state, uint32_t n) {
-  const char* const names[] = {"append", "move",  "forget", "judge", "pick",
-                               "halve",  "split", "weigh",  "take"};
-  Steps steps;
-  rule.feed(state, Zone::kLeaving, n, steps);
-  std::vector<std::string> out;
-  for (const Step& s : steps) {
-    std::string text = names[static_cast<size_t>(s.op)];
-    if (s.rows > 0) text += " " + std::to_string(s.rows);
-    if (s.op == Op::kJudge || s.op == Op::kSplit)
-      text += " of " + std::to_string(s.held) + " keep " + std::to_string(s.keep);
-    if (s.old > 0) text += " old " + std::to_string(s.old);
-    if (s.op == Op::kHalve) text += " at " + std::to_string(s.first);
-    if (s.op == Op::kHalve || s.op == Op::kPick) text += " tag " + std::to_string(s.tag);
-    if (s.op == Op::kPick)
-      text += " of " + std::to_string(s.size) + " counted " + std::to_string(s.first);
-    if (s.op == Op::kWeigh) text += " " + std::to_string(s.weight) + "/" + std::to_string(s.of);
-    out.push_back(text);
-  }
-  return out;
-}
-using Texts = std::vector<std::string>;
-
-TEST(Feed, BestRowsAreJudgedAtBudgetAndInterval) {
-  const KeepBest best({10, 4, 0});
-  PlanState s;
-  EXPECT_EQ(fed(best, s, 13), (Texts{"move 13"}));
-  EXPECT_EQ(fed(best, s, 1), (Texts{"move 1", "judge of 14 keep 10"}));
-  EXPECT_EQ(fed(best, s, 9), (Texts{"move 4", "judge of 14 keep 10 old 10", "move 4",
-                                    "judge of 14 keep 10 old 10", "move 1"}));
-  Steps end;
-  best.end_prompt(s, end);
-  ASSERT_EQ(end.size(), 1u);
-  EXPECT_EQ(end[0].held, 11u);
-  EXPECT_EQ(end[0].keep, 10u);
-  best.end_prompt(s, end);
-  EXPECT_EQ(end.size(), 1u) << "nothing is left to judge";
-}
-
-TEST(Feed, WithoutAnIntervalABodyNeverHoldsMoreThanItsBudget) {
-  const KeepBest best({40, 0, 0});
-  PlanState s;
-  EXPECT_EQ(fed(best, s, 40), (Texts{"move 40"}));
-  EXPECT_EQ(fed(best, s, 5), (Texts{"move 1", "judge of 41 keep 36", "move 4"}));
-  Steps end;
-  best.end_prompt(s, end);
-  EXPECT_TRUE(end.empty()) << "41 rows would be too many";
-  EXPECT_EQ(turn_of(1), 1u);
-  EXPECT_EQ(turn_of(40), 5u);
-  EXPECT_EQ(turn_of(1001), 126u);
-}
-
-TEST(Feed, RowsThatASlidingLayerHasLeftBehindAreNamed) {
-  const KeepBest best({10, 4, /*exact=*/6, /*slides=*/16});
-  PlanState s;
-  Steps steps;
-  best.feed(s, Zone::kLeaving, 14, steps);
-  ASSERT_EQ(steps.size(), 2u);
-  EXPECT_EQ(steps[1].hidden, 4);  // 20 tokens seen: the next query sees positions from 5 on
-}
-
-TEST(Feed, CellsAreJudgedWhenARowFindsNoRoom) {
-  const KeepCells cells({10, 5, 3}, true, false);
-  PlanState s;
-  EXPECT_EQ(fed(cells, s, 10), (Texts{"move 10"}));
-  EXPECT_EQ(fed(cells, s, 1), (Texts{"judge of 10 keep 2", "move 1"}));
-  EXPECT_EQ(fed(cells, s, 8), (Texts{"move 7", "judge of 10 keep 3 old 2", "move 1"}));
-}
-
-TEST(Feed, SamplesAreDrawnInPieces) {
-  const KeepSample sample(40, true);
-  PlanState s;
-  EXPECT_EQ(fed(sample, s, 40), (Texts{"judge 32 of 0 keep 32", "judge 8 of 32 keep 40"}));
-  EXPECT_EQ(fed(sample, s, 2), (Texts{"judge 2 of 40 keep 40", "weigh 42/40"}));
-}
-
-TEST(Feed, HeavyRowsGiveTheLightestToTheirRule) {
-  const KeepHeavy heavy({6, 4, 8}, rule<KeepAll>());
-  PlanState s;
-  EXPECT_EQ(fed(heavy, s, 9), (Texts{"move 9"}));
-  EXPECT_EQ(fed(heavy, s, 2), (Texts{"move 1", "split 4 of 10 keep 6", "move 4", "move 1"}));
-  EXPECT_EQ(s.at(Zone::kHeavy), 7u);
-  EXPECT_EQ(s.body(), 4u);
-}
-
-TEST(Feed, BlocksAreHalvedIntoTheNextLevel) {
-  const HalveBlocks blocks({2, 4});
-  PlanState s;
-  EXPECT_EQ(fed(blocks, s, 5), (Texts{"move 4", "halve 4 at 0 tag 0", "move 1"}));
-  EXPECT_EQ(fed(blocks, s, 3), (Texts{"move 3", "halve 4 at 2 tag 0", "halve 4 at 0 tag 1"}));
-  EXPECT_EQ(s.body(), 2u);
-}
-
-TEST(Feed, ACoresetIsThinnedWhenARowFindsNoRoom) {
-  const KeepCoreset coreset({8, 0});  // levels from tau = 16 on only: s is small
-  PlanState s;
-  EXPECT_EQ(fed(coreset, s, 8), (Texts{"move 8"}));
-  EXPECT_EQ(fed(coreset, s, 3),
-            (Texts{"halve 8 at 0 tag 0", "halve 4 at 0 tag 1", "pick 3 tag 255 of 2 counted 0"}));
-  EXPECT_EQ(fed(coreset, s, 6), (Texts{"pick 5 tag 255 of 2 counted 1", "halve 4 at 2 tag 1",
-                                       "pick 1 tag 255 of 2 counted 0"}));
-  EXPECT_EQ(s.body(), 5u);
-}
-
-TEST(Feed, VotesStartAnewAPeriodBeforeTheJudgement) {
-  const KeepBest best({10, 4, 0}, {MassWish::Of::kVotes, 3});
-  PlanState s;
-  EXPECT_EQ(best.mass(s, 5), (MassRequest{3, true}));  // a long pass brings all votes itself
-  fed(best, s, 11);
-  EXPECT_EQ(best.mass(s, 1), (MassRequest{1, true}));  // three rows are left
-  fed(best, s, 1);
-  EXPECT_EQ(best.mass(s, 1), (MassRequest{1, false}));
 }
 
 }  // namespace

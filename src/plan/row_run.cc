@@ -19,7 +19,7 @@ void RowRun::apply(const Step& step) {
       body = judged = step.keep;
       return weigh_tail(0, {});
     case Op::kHalve:
-      body = step.first + step.rows / 2;
+      body = step.first + step.rows / 2 + step.behind;
       return weigh_tail(step.first, {step.rows / 2, step.weight, 1});
     case Op::kSplit:
       heavy = step.keep;

@@ -25,11 +25,11 @@ struct RowRun {
   std::vector<Weighted> weighted;  ///< of the body's first rows; all others have weight 1
 
   uint32_t rows() const { return body + evicted + heavy; }
-  /// Of the body's rows those from here on are what a kJudge or kHalve is about.
+  /// The first of the body's rows that a kJudge or kHalve moves.
   static uint32_t first_of(const Step& step) { return step.op == Op::kHalve ? step.first : 0; }
-  /// How many of them stay.
+  /// How many of these stay.
   static uint32_t kept_of(const Step& step) {
-    return step.op == Op::kHalve ? step.rows / 2 : step.keep;
+    return step.op == Op::kHalve ? step.rows / 2 + step.behind : step.keep;
   }
   /// The effect of the step on the bounds. Rows that come into the body are its last.
   void apply(const Step& step);

@@ -28,7 +28,7 @@ enum class Op : uint8_t {
   kForget,  ///< the oldest `rows` of `from` go
   kJudge,   ///< of `held` rows of the body and the oldest `rows` of `from` `keep` stay, in the body
   kPick,    ///< of each stratum of `size` rows of `from` one goes to the body, see below
-  kHalve,   ///< of body rows [first, first + rows), the last, half stay, see below
+  kHalve,   ///< of body rows [first, first + rows) half stay, see below
   kSplit,   ///< of `held` rows of kHeavy `keep` stay, the other `rows` go to kEvicted
   kWeigh,   ///< every body row now stands for weight / of rows
   kTake,    ///< `rows` of `from` go through a machine that looks at what is in them
@@ -41,7 +41,8 @@ inline constexpr uint32_t kByContents = UINT32_MAX;
 ///
 /// kPick: `first` rows of the stratum at hand were counted before, and if that is not 0 its pick so
 /// far is the body's last row; `rows` more are counted. A pick stands for the rows counted.
-/// kHalve: a survivor stands for `weight` rows. Random numbers of both are those of `tag`.
+/// kHalve: a survivor stands for `weight` rows; `behind` rows of weight 1 lie behind them, to the
+/// body's end. Random numbers of both are those of `tag`.
 struct Step {
   Op op = Op::kMove;
   Zone from = Zone::kLeaving, to = Zone::kBody;
@@ -53,9 +54,10 @@ struct Step {
   uint32_t keep = 0;    ///< kJudge, kSplit; kJudge: kByContents if the choice says how many
   uint32_t old = 0;     ///< kJudge: the first of `held`, which a selection left
   uint32_t first = 0;   ///< kPick, kHalve
+  uint32_t behind = 0;  ///< kHalve
   uint32_t tag = 0;     ///< kPick, kHalve
   uint32_t least = 0;   ///< kJudge, if shared; kSplit: of `keep` those that stay for their keys
-  uint64_t size = 0;    ///< kPick
+  uint64_t size = 0;  ///< kPick; kJudge: rows of a cell, where the choice goes by cells of one size
   int64_t hidden = 0;   ///< kJudge: rows at positions below this are never seen again
   uint64_t weight = 1;  ///< kHalve, kWeigh
   uint64_t of = 1;      ///< kWeigh

@@ -137,13 +137,16 @@ void refuse(const PolicyRule& rule, const RulePlace& place, const Asked& asked,
                                  ? asked.keys.text()
                                  : "k:" + asked.keys.text() + "; v:" + asked.values.text();
   const auto other = nearest(rule, place, asked.protect);
+  std::string instead;
+  if (other)
+    instead = fmt::format(" The nearest that works is '{}'",
+                          text_of(*other, known_on(place.device, place.prompt)));
+  if (place.device != Device::kCpu)
+    instead += other ? "; or use --device cpu" : " Use --device cpu";
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("'{}' is not on {} yet: {}. {} needs: {}. {}. {}use --device cpu",
+              fmt::format("'{}' is not on {} yet: {}. {} needs: {}. {}.{}",
                           text_of(rule, place.prompt), DeviceOffers::of(asked.device).name, why,
-                          asked.selector, asked.needs.text(), codecs,
-                          other ? fmt::format("The nearest that works is '{}'; or ",
-                                              text_of(*other, known_on(place.device, place.prompt)))
-                                : ""));
+                          asked.selector, asked.needs.text(), codecs, instead));
 }
 
 void refuse_types() {

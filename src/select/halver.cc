@@ -32,7 +32,7 @@ void Halver::pick(RowStore& store, uint32_t head, const NewRows& rows, const Ste
 
 SegmentHalved Halver::halve(RowStore& store, uint32_t head, const Step& step) const {
   return halve_segment(context_, store, rule_.halving,
-                       {step.first, step.rows, log_weight(step.weight)},
+                       {step.first, step.rows, step.behind, log_weight(step.weight)},
                        {Philox(seed_, layer_, head), step.tag});
 }
 

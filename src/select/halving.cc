@@ -245,8 +245,10 @@ SegmentHalved halve_segment(const Context& context, RowStore& store, const Halvi
 
   std::vector<uint32_t> stay = halved.kept;
   for (uint32_t& row : stay) row += static_cast<uint32_t>(segment.first);
+  for (size_t i = 0; i < segment.behind; ++i)
+    stay.push_back(static_cast<uint32_t>(segment.first + segment.count + i));
   store.keep_after(segment.first, stay);
-  for (size_t i = 0; i < stay.size(); ++i)
+  for (size_t i = 0; i < halved.kept.size(); ++i)
     store.set_log_weight(segment.first + i, segment.log_weight);
   return {halved.kept.size(), halved.failures};
 }

@@ -57,13 +57,14 @@ struct Halved {
 Halved halve(const Kernels& kernels, MemoryCounter& memory, const HalvingRule& rule,
              const HalvingRows& rows, const HalvingRandom& random);
 
-/// Halves rows [first, first + count) of a store, which are its last, and gives the survivors the
-/// log-weight `log_weight`. Returns how many survive and the walk's failures.
+/// Halves rows [first, first + count) of a store, behind which `behind` more are its last, and
+/// gives the survivors the log-weight `log_weight`. Returns how many survive and the walk's
+/// failures.
 struct SegmentHalved {
   size_t kept = 0, failures = 0;
 };
 struct SegmentHalving {
-  size_t first = 0, count = 0;
+  size_t first = 0, count = 0, behind = 0;
   float log_weight = 0;  ///< of the survivors
 };
 SegmentHalved halve_segment(const Context& context, RowStore& store, const HalvingRule& rule,

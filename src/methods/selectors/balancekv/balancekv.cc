@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <optional>
 
@@ -21,6 +22,9 @@ size_t most_rows(size_t n, size_t rounds, size_t block) {
   return std::min(n, (n >> rounds) + block * rounds);
 }
 
+/// Whether what is flushed of a block can be halved so often.
+bool halves(size_t rounds, size_t block) { return block % (size_t{1} << rounds) == 0; }
+
 struct BalanceSizes {
   size_t rounds, block;
 };
@@ -32,14 +36,16 @@ std::optional<BalanceSizes> fitting(const BalanceOptions& o, size_t context, siz
   for (const size_t least : {o.block.value_or(32), o.block.value_or(2)})
     for (size_t rounds = 0; rounds <= kBalanceRounds; ++rounds)
       for (size_t block = largest; block >= least; block /= 2)
-        if (most_rows(context, rounds, block) <= rows) return BalanceSizes{rounds, block};
+        if (most_rows(context, rounds, block) <= rows && (!o.flush || halves(rounds, block)))
+          return BalanceSizes{rounds, block};
   return std::nullopt;
 }
 
 /// The rows for a share that is too small for any blocks.
 BalanceSizes smallest(const BalanceOptions& o, size_t context) {
   BalanceSizes best{0, o.block.value_or(2)};
-  for (size_t rounds = 1; rounds <= kBalanceRounds; ++rounds)
+  const size_t most = o.flush ? static_cast<size_t>(std::countr_zero(best.block)) : kBalanceRounds;
+  for (size_t rounds = 1; rounds <= std::min(most, size_t{kBalanceRounds}); ++rounds)
     if (most_rows(context, rounds, best.block) < most_rows(context, best.rounds, best.block))
       best.rounds = rounds;
   return best;
@@ -82,6 +88,8 @@ ResolvedSelector resolve_balancekv(const SelectorPlace& r) {
   ResolvedSelector selector;
   selector.text = write_options("balancekv", options);
   selector.needs.halves = rule.block;
+  if (rule.flush || rule.rests)
+    selector.needs.cpu_alone = rule.flush ? "flush=true" : "decode=exact";
   if (options.mode == BalanceOptions::Mode::kStream) {
     selector.rule = std::make_shared<BalanceSums>(rule.shape());
     selector.needs.row_weights = selector.needs.roles = true;
@@ -124,7 +132,13 @@ Fields BalanceOptions::fields() {
                               "walk=rows: the side that stays")
                  .when(stream),
              flag("endless", endless, "mode=stream: bounded rows whatever the length; weights rise")
-                 .when(stream)} +
+                 .when(stream),
+             flag("flush", flush,
+                  "at a prompt's end rows that wait in levels are halved too: 2^-T is reached"),
+             choice<Decode>("decode", decode,
+                            {{"halved", Decode::kHalved}, {"exact", Decode::kExact}},
+                            "exact: what comes after a prompt stays until the next one's end, as "
+                            "in the authors' code")} +
          heavy.fields("half of what stays, none with mode=stream or rate=1") +
          Fields{flag("paper", paper,
                      "the paper's form where nothing else is given: heavy=0, balance=1, temp=1, "
@@ -184,6 +198,12 @@ void BalanceOptions::check(const std::string& method) const {
            "endless=true goes with mode=stream and a rate of 1/2 or less; express(heavy=0,s=...) "
            "is the "
            "bounded form of mode=block");
+  if (stream && (flush || decode == Decode::kExact))
+    refuse(ErrorCode::kUnsupported,
+           "flush and decode=exact go with mode=block, whose heads hold equally many rows");
+  if (budget && decode == Decode::kExact)
+    refuse(ErrorCode::kUnsupported,
+           "with decode=exact rows of decoding all stay, which no budget bounds; give rate");
   if (!stream && walk == Walk::kRows)
     refuse(ErrorCode::kUnsupported,
            "mode=block keeps exactly half of a block: walk=pairs or walk=exact; walk=rows is what "
@@ -198,6 +218,13 @@ BalanceRule balance_rule(const BalanceOptions& o, const BudgetSite& budget, floa
   rule.weight_exponent = static_cast<float>(o.halving.weight);
   rule.epsilon = static_cast<float>(o.epsilon);
   rule.endless = o.endless;
+  rule.flush = o.flush;
+  rule.rests = o.decode == BalanceOptions::Decode::kExact;
+  if (rule.flush && !halves(sizes.rounds, sizes.block))
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("balancekv: flush=true halves a block {} times, and b={} rows are not "
+                            "a multiple of {}; use such a b, or a larger rate",
+                            sizes.rounds, sizes.block, size_t{1} << sizes.rounds));
   rule.halving = o.halving.rule(scale);
   rule.halving.side = o.side;
   rule.halving.walk = o.walk;

@@ -17,6 +17,7 @@ namespace pith {
 
 struct BalanceOptions {
   enum class Mode : uint8_t { kBlock, kStream };
+  enum class Decode : uint8_t { kHalved, kExact };
   Mode mode = Mode::kBlock;
   std::optional<double> rate;    ///< 2^-T; unset: 1/4, or what the budget asks for
   std::optional<Budget> budget;  ///< the most rows: the largest rate that fits
@@ -25,7 +26,8 @@ struct BalanceOptions {
   Walk walk = Walk::kPairs;
   double epsilon = 0.1;
   KeptSide side = KeptSide::kSmaller;
-  bool endless = false;
+  bool endless = false, flush = false;
+  Decode decode = Decode::kHalved;
   HeavyOptions heavy{.by_default = true};
   bool paper = false;
 
@@ -39,16 +41,17 @@ struct BalanceOptions {
 };
 
 struct BalanceRule {
-  uint32_t rounds = 2;        ///< T
-  uint32_t block = 256;       ///< b, the paper's batch size t
-  float weight_exponent = 1;  ///< a row of weight w counts as w^exponent
-  float epsilon = 0.1f;       ///< mode=stream: precision, for the erasure of buckets
-  bool endless = false;       ///< mode=stream: level T is halved too, see BalanceTree
+  uint32_t rounds = 2;                ///< T
+  uint32_t block = 256;               ///< b, the paper's batch size t
+  float weight_exponent = 1;          ///< a row of weight w counts as w^exponent
+  float epsilon = 0.1f;               ///< mode=stream: precision, for the erasure of buckets
+  bool endless = false;               ///< mode=stream: level T is halved too, see BalanceTree
+  bool flush = false, rests = false;  ///< mode=block: at prompts' ends, see BalanceShape
   HalvingRule halving;
 
   /// Of the trees of values, or of that of the denominator.
   BalanceShape shape(bool values = true) const {
-    return {rounds, block, endless, values ? 0u : 128u, values ? 255u : 254u};
+    return {rounds, block, endless, flush, rests, values ? 0u : 128u, values ? 255u : 254u};
   }
   HalverRule halver(bool values = true) const {
     HalverRule rule{halving, weight_exponent};

@@ -93,6 +93,41 @@ TEST(BalanceKvBlock, MemoryIsTheRateAndABlockARound) {
   }
 }
 
+/// Rows held after a prompt of 3584 rows and after `more` decoded ones.
+std::array<size_t, 2> held_after_prompt(const std::string& options, size_t more) {
+  static const Rows rows(small_shape(), 3584 + 600, 5);
+  Harness h(small_shape(), "balancekv(heavy=0," + options + ")+f32,sink=0,window=0");
+  std::array<size_t, 2> held{};
+  h.append(rows, 0, 3584, 256);
+  h.cache().end_prefill();
+  held[0] = h.cache().rows(0, 0).positions.size();
+  EXPECT_NEAR(weight_sum(h.cache().rows(0, 0)), 3584, 0.1) << options;
+  h.append(rows, 3584, 3584 + more, 1);
+  const HeadRows end = h.cache().rows(0, 0);
+  held[1] = end.positions.size();
+  EXPECT_NEAR(weight_sum(end), static_cast<double>(3584 + more), 0.1) << options;
+  EXPECT_TRUE(std::ranges::is_sorted(end.positions)) << options;
+  return held;
+}
+
+TEST(BalanceKvBlock, FlushedAtAPromptsEndTheRateIsReached) {
+  using Held = std::array<size_t, 2>;
+  EXPECT_EQ(held_after_prompt("rate=0.125", 600), (Held{512, 600}));
+  EXPECT_EQ(held_after_prompt("rate=0.0625", 600), (Held{384, 344}));
+  // 3584 / 8 and / 16; 600 rows more are two blocks, which level 2 has, and 88 that wait.
+  EXPECT_EQ(held_after_prompt("rate=0.125,flush=true", 600), (Held{448, 664}));
+  EXPECT_EQ(held_after_prompt("rate=0.0625,flush=true", 600), (Held{224, 440}));
+  // Blocks of 1024: three and 512 rows that wait.
+  EXPECT_EQ(held_after_prompt("rate=0.25,b=1024", 0)[0], 512u + 512 + 512);
+  EXPECT_EQ(held_after_prompt("rate=0.25,b=1024,flush=true", 0)[0], 896u);
+}
+
+TEST(BalanceKvBlock, DecodedRowsStayWhereThatIsAsked) {
+  using Held = std::array<size_t, 2>;
+  EXPECT_EQ(held_after_prompt("rate=0.125,decode=exact", 600), (Held{512, 1112}));
+  EXPECT_EQ(held_after_prompt("rate=0.0625,flush=true,decode=exact", 600), (Held{224, 824}));
+}
+
 TEST(SoftmaxBalance, CoinSideIsUnbiasedAndTheSmallerSideIsAtMostHalf) {
   Place place;
   constexpr size_t kS = 64, kTrials = 2000;
@@ -353,6 +388,10 @@ TEST(BalanceKv, RefusesWhatItCannotDo) {
   EXPECT_ANY_THROW(Harness(shape, "balancekv(heavy=0,walk=rows)"));
   EXPECT_ANY_THROW(Harness(shape, "balancekv(heavy=0,rate=0.5,budget=100)"));
   EXPECT_ANY_THROW(Harness(shape, "balancekv(mode=stream,budget=100)"));
+  EXPECT_ANY_THROW(Harness(shape, "balancekv(mode=stream,flush=true)"));
+  EXPECT_ANY_THROW(Harness(shape, "balancekv(mode=stream,decode=exact)"));
+  EXPECT_ANY_THROW(Harness(shape, "balancekv(budget=35%,decode=exact)"));
+  EXPECT_ANY_THROW(Harness(shape, "balancekv(heavy=0,rate=0.125,b=12,flush=true)"));
   Harness h(shape, "balancekv(budget=35%,heavy=0)");
   EXPECT_NE(h.cache().describe().find("rate=0.25"), std::string::npos);
 }
