@@ -22,7 +22,15 @@ void KeepCells::sample(PlanState& state, size_t most, Steps& steps) const {
 }
 
 void KeepCells::end_prompt(PlanState& state, Steps& steps) const {
-  if (state.gathers) sample(state, cells_.threshold, steps);
+  if (!state.gathers) return;
+  if (cells_.whole && state.body() > cells_.threshold) {
+    const uint32_t held = state.body();
+    const size_t stride = cells_.whole_stride(held);
+    const auto keep = static_cast<uint32_t>(cells_.kept_new(held, stride));
+    steps.push_back({.op = Op::kJudge, .held = held, .keep = keep, .size = stride});
+    state.own[kOld] = state.body() = keep;
+  }
+  sample(state, cells_.threshold, steps);
 }
 
 void KeepCells::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const {

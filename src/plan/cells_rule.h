@@ -1,7 +1,10 @@
 #pragma once
 // BUZZ's rule: when the body holds `threshold` rows and another comes, one row of each cell stays.
 // Old rows, survivors of a selection, lie in cells of `old_stride`, new ones behind them in cells
-// of `new_stride`; the last cell of each may be short.
+// of `new_stride`; the last cell of each may be short. A prompt that gathers may be selected from
+// in one pass instead, in cells of one size.
+
+#include <algorithm>
 
 #include "plan/rule.h"
 
@@ -9,10 +12,22 @@ namespace pith {
 
 struct Cells {
   size_t threshold = 0, new_stride = 1, old_stride = 1;
+  size_t each = 1;     ///< rows that a cell of new rows keeps
+  bool whole = false;  ///< prompts that gather: one pass
 
   /// Rows that stay of `held`, of which the first `old` are old.
   size_t of(size_t old, size_t held) const {
-    return (old + old_stride - 1) / old_stride + (held - old + new_stride - 1) / new_stride;
+    return (old + old_stride - 1) / old_stride + kept_new(held - old, new_stride);
+  }
+  /// Of `rows` in cells of `stride`, which is more than `each`.
+  size_t kept_new(size_t rows, size_t stride) const {
+    return rows / stride * each + std::min(each, rows % stride);
+  }
+  /// The rows of a cell in the one pass over `held` rows: three quarters of the threshold stay, so
+  /// that the next eviction is a while away.
+  size_t whole_stride(size_t held) const {
+    const size_t most = std::max(each, threshold - threshold / 4);
+    return std::max(each + 1, (held * each + most - 1) / most);
   }
 };
 

@@ -17,9 +17,19 @@
 
 #include "methods/methods.h"
 #include "pith/error.h"
+#include "select/key_directions.h"
 
 namespace pith {
 namespace {
+
+/// The first of the largest numbers in [first, end) but for `without`; `end` if there is none.
+template <class T>
+size_t first_of_largest(std::span<const T> numbers, size_t first, size_t end, size_t without) {
+  size_t best = end;
+  for (size_t i = first; i < std::min(end, numbers.size()); ++i)
+    if (i != without && (best == end || numbers[i] > numbers[best])) best = i;
+  return best;
+}
 
 class Buzz final : public Chooser {
  public:
@@ -34,22 +44,26 @@ class Buzz final : public Chooser {
     Chosen chosen;
     stands_for_[h].clear();
     const std::span<const float> mass = store.mass();
-    const auto keep_cell = [&](size_t first, size_t last, size_t row) {
-      chosen.held.push_back(static_cast<uint32_t>(row));
+    const auto keep_cell = [&](size_t first, size_t last, std::initializer_list<size_t> kept) {
+      for (size_t row : kept) chosen.held.push_back(static_cast<uint32_t>(row));
       if (!options_.weights) return;
       double sum = 0;
       for (size_t i = first; i < last; ++i) sum += std::exp(double{store.log_weight(i)});
-      stands_for_[h].push_back(sum);
+      stands_for_[h].resize(stands_for_[h].size() + kept.size(),
+                            sum / static_cast<double>(kept.size()));
     };
-    const size_t old = step.old, held = step.held;
-    for (size_t i = 0; i < old; i += old_stride_) keep_cell(i, std::min(i + old_stride_, old), i);
-    for (size_t i = old; i < held; i += new_stride_) {
-      const size_t end = std::min(i + new_stride_, held);
-      size_t best = i;
-      if (options_.localmax)
-        for (size_t r = i + 1; r < end; ++r)
-          if (mass[r] > mass[best]) best = r;  // the first wins ties
-      keep_cell(i, end, best);
+    const size_t old = step.old, held = step.held, stride = step.size > 0 ? step.size : new_stride_;
+    std::vector<double> unlike(options_.by_key ? held : 0);
+    if (options_.by_key) score_directions(unlike, store);
+    for (size_t i = 0; i < old; i += old_stride_) keep_cell(i, std::min(i + old_stride_, old), {i});
+    for (size_t i = old; i < held; i += stride) {
+      const size_t end = std::min(i + stride, held);
+      const size_t best = options_.localmax ? first_of_largest(mass, i, end, held) : i;
+      const size_t other = first_of_largest<double>(unlike, i, end, best);
+      if (other == end)
+        keep_cell(i, end, {best});
+      else
+        keep_cell(i, end, {std::min(best, other), std::max(best, other)});
     }
     return chosen;
   }
@@ -71,7 +85,10 @@ ResolvedSelector resolve_buzz(const SelectorPlace& r) {
   BuzzOptions options = rule.options;
   options.rows = Budget::rows(rule.threshold);
   return {.rule = std::make_shared<KeepCells>(rule.cells(), options.localmax, options.logn),
-          .needs = {.mass = options.localmax, .row_weights = options.weights},
+          .needs = {.mass = options.localmax,
+                    .row_weights = options.weights,
+                    .cpu_alone = options.by_key ? "by_key=true" : "",
+                    .gathered = options.whole},
           .text = write_options("buzz", options),
           .chooser = [rule, heads = r.site.heads](const Context&) {
             return std::make_unique<Buzz>(rule, heads);
@@ -81,13 +98,17 @@ ResolvedSelector resolve_buzz(const SelectorPlace& r) {
 }  // namespace
 
 Fields BuzzOptions::fields() {
-  return {whole("s", stride, {.least = 3, .most = 65536},
-                "stride: one of s new rows stays, one of floor((s+1)/2) old ones"),
+  return {pith::whole("s", stride, {.least = 3, .most = 65536},
+                      "stride: one of s new rows stays, one of floor((s+1)/2) old ones"),
           pith::rows("T", rows,
                      "rows of the body that trigger an eviction; by Theorem 3.1 from s and the "
                      "window if not given"),
           flag("logn", logn, "multiply scores by log_512 of the tokens seen, at least 1"),
           flag("weights", weights, "a kept row stands for the rows of its cell"),
+          flag("by_key", by_key,
+               "a hive of new rows keeps two: also the one whose key is most unlike all others"),
+          flag("whole", whole,
+               "prompt=once: one pass over the whole prompt, in hives so long that 3/4 of T stay"),
           flag("swap", swap, "ablation: the strides of old and new rows swapped"),
           flag("localmax", localmax, "false = ablation: every s-th new row instead of the best")};
 }

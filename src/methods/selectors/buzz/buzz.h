@@ -16,6 +16,7 @@ struct BuzzOptions {
   size_t stride = 5;
   std::optional<Budget> rows;
   bool logn = false, weights = false, swap = false, localmax = true;
+  bool by_key = false, whole = false;
   Fields fields();
 };
 
@@ -23,7 +24,8 @@ struct BuzzOptions {
 struct BuzzRule {
   BuzzOptions options;
   size_t threshold = 0;
-  Cells cells() const { return {threshold, new_stride(), old_stride()}; }
+  Cells cells() const { return {threshold, new_stride(), old_stride(), each(), options.whole}; }
+  size_t each() const { return options.by_key ? 2 : 1; }
   size_t new_stride() const { return options.swap ? fewer() : options.stride; }
   size_t old_stride() const { return options.swap ? options.stride : fewer(); }
 

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <numeric>
+
 #include "body_harness.h"
 #include "cache_harness.h"
 #include "methods/methods.h"
@@ -103,7 +106,7 @@ TEST(Buzz, BetweenEvictionsRowsAreOnlyBuffered) {
 
 /// A body fed directly, with masses of our own making.
 struct Body {
-  explicit Body(const std::string& policy, std::vector<float> mass)
+  explicit Body(const std::string& policy, std::vector<float> mass, std::vector<float> keys = {})
       : codec(DType::kF32), pool(1), context{pool, memory, kernels_for("scalar")} {
     const PolicyPart part = Policy::parse(policy).rules[0].selector;
     const MethodOptions options = selector_row("buzz").read(part);
@@ -113,8 +116,9 @@ struct Body {
     const RowFormat format{&codec, &codec, nullptr, 16, 0, 0, true};
     body.emplace(context, buzz_row().resolve({options, BudgetSite{}, site}).parts(context, site),
                  format);
-    std::vector<float> zeros(mass.size() * 16);
-    body->feed({zeros.data(), zeros.data(), 16, mass.size(), 100, mass.data()});
+    const std::vector<float> zeros(mass.size() * 16);
+    if (keys.empty()) keys = zeros;
+    body->feed({keys.data(), zeros.data(), 16, mass.size(), 100, mass.data()});
   }
   std::vector<int64_t> positions() {
     std::vector<int64_t> all;
@@ -133,6 +137,51 @@ TEST(Buzz, LocalMaximaAreTheArgmaxOfTheirCells) {
   // Cells of 3; the second ties (first wins), the last is short.
   Body b("buzz(s=3,T=8)", {1, 5, 2, 7, 7, 0, 1, 3, 9});
   EXPECT_EQ(b.positions(), (std::vector<int64_t>{1, 3, 7, 8}));
+}
+
+/// The body rows of a stream of 8192 by eighths, sink and window left out.
+std::array<size_t, 8> kept_by_eighth(const std::string& options, size_t chunk) {
+  static const Rows rows(kSmall, 8192, 9);
+  const bool once = chunk == 8192;
+  Shape shape = kSmall;
+  shape.context = 8192;
+  Harness h(shape, "buzz(T=1024" + options + "),sink=0,window=0" + (once ? ",prompt=once" : ""));
+  if (once) {
+    const std::vector<float> mass(2 * 8192);
+    h.cache().append(0, {rows.k.data(), rows.v.data(), mass.data(), 8192, true});
+  } else {
+    for (size_t t = 0; t < 8192; t += chunk) h.step(rows, t, t + chunk, chunk);
+    h.cache().end_prefill();
+  }
+  std::array<size_t, 8> kept{};
+  for (const int64_t position : h.cache().rows(0, 0).positions)
+    ++kept[static_cast<size_t>(position) / 1024];
+  return kept;
+}
+
+TEST(Buzz, OnePassOverAPromptKeepsARowOfEveryStretch) {
+  const auto once = kept_by_eighth(",whole=true", 8192);
+  // 768 rows at most may stay: cells of 11 rows, 744 whole ones and one of 8.
+  EXPECT_EQ(std::accumulate(once.begin(), once.end(), size_t{0}), 745u);
+  for (const size_t kept : once) EXPECT_NEAR(static_cast<double>(kept), 1024.0 / 11, 1.5);
+  const auto twice = kept_by_eighth(",whole=true,by_key=true", 8192);  // cells of 22, two of each
+  EXPECT_EQ(std::accumulate(twice.begin(), twice.end(), size_t{0}), 746u);
+  for (const size_t kept : twice) EXPECT_NEAR(static_cast<double>(kept), 1024.0 / 11, 4);
+  const auto stream = kept_by_eighth("", 256);
+  EXPECT_LE(stream[0] + stream[1] + stream[2], 12u) << "evictions thin the oldest rows each time";
+  EXPECT_GT(stream[7], 100u);
+}
+
+TEST(Buzz, AHiveAlsoKeepsTheRowWhoseKeyIsUnlikeTheOthers) {
+  // Cells of 4: keys are alike but for rows 2 and 5; row 5 has the most mass as well, so that the
+  // first of the others stays. Row 8 is alone.
+  std::vector<float> mass{9, 1, 2, 3, 0, 8, 1, 1, 5}, keys(mass.size() * 16);
+  for (size_t i = 0; i < mass.size(); ++i) keys[i * 16] = i == 2 || i == 5 ? -1.0f : 1.0f;
+  Body b("buzz(s=4,T=8,by_key=true)", mass, keys);
+  EXPECT_EQ(b.positions(), (std::vector<int64_t>{0, 2, 4, 5, 8}));
+  Body weighted("buzz(s=4,T=8,by_key=true,weights=true)", mass, keys);
+  for (size_t i = 0; i < 4; ++i)
+    EXPECT_FLOAT_EQ(weighted.store().log_weight(i), std::log(2.0f)) << i;
 }
 
 TEST(Buzz, OldRowsAreSampledAtIntervals) {
@@ -260,6 +309,9 @@ TEST(Buzz, ImpossibleSettingsAreRefused) {
   EXPECT_THROW(Harness(kSmall, "buzz(s=9,T=8)"), Error);
   EXPECT_THROW(Harness(kSmall, "buzz,window=0"), Error);
   EXPECT_NO_THROW(Harness(kSmall, "buzz(T=30),window=0"));
+  // One pass needs all of a prompt's rows.
+  EXPECT_THROW(Harness(kSmall, "buzz(T=30,whole=true)"), Error);
+  EXPECT_NO_THROW(Harness(kSmall, "buzz(T=30,whole=true),prompt=once"));
 }
 
 }  // namespace
