@@ -11,6 +11,7 @@ What follows from the scoreboard of the real model (docs/results/fidelity.jsonl)
 """
 
 import argparse
+import datetime
 import json
 import pathlib
 import sys
@@ -22,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/results/claims.md"
 KEPT = ROOT / "docs/results/claims.jsonl"
 BOARD = ROOT / "docs/results/fidelity.jsonl"
+TODAY = datetime.date.today().isoformat()  # of lines that say no day
 PAPERS = {"express": "Thinformer Express", "balancekv": "BalanceKV", "buzz": "BUZZ", "qjl": "QJL",
           "csr": "CSR with NeuralDict"}
 
@@ -30,14 +32,15 @@ HEAD = """# The papers' claims on a real model
 The claims of five papers, and whether they hold on SmolLM2-135M-Instruct. Their models, texts and metrics are others:
 compare directions, not numbers. The program makes each check, with 3 seeds for random methods:
 
-    pith reproduce PAPER -m smollm2 -f essays.txt --json > PAPER.jsonl
+    pith train-dict -m smollm2 -f novels.txt --share layer --tokens 8192 --epochs 5 -o csr256.safetensors
+    pith reproduce PAPER -m smollm2 -f essays.txt --json > PAPER.jsonl   # csr: --dict csr256.safetensors
     tools/results_claims.py PAPER.jsonl --write
 
 `--tables error` makes one table again. `--device cuda` moves predictions and answers to a GPU. Attention errors, coding
 errors and times are the CPU's. The tables behind the checks: [the papers' tables](../lab/papers.md).
 
-Each verdict is of one form of the method, with the policy that ran. "Open": the exact cache fails the task as well. A
-yes of a form of ours is not the paper's:
+Each verdict is of one form of the method, with the policy that ran. "Open": the exact cache fails the task as well, or
+no dictionary was trained for it. A yes of a form of ours is not the paper's:
 
 | form | |
 |---|---|
@@ -57,7 +60,7 @@ def tables_of(files):
             record = json.loads(line)
             if record["quick"]:
                 sys.exit(f"results: {file} is of a run with --quick")
-            found.setdefault(record["paper"], {})[record["table"]] = record
+            found.setdefault(record["paper"], {})[record["table"]] = {"measured": TODAY, **record}
     return found
 
 
@@ -68,7 +71,7 @@ def section(paper, tables):
         sys.exit(f"results: {paper} was measured on several: {', '.join(sorted(settings))}")
     for record in tables.values():
         lines += [f"### {record['title']}", "",
-                  *said(f"Paper: {record['source']}. Ours: {record['protocol']}."), "",
+                  *said(f"Paper: {record['source']}. Ours: {record['protocol']}. Measured {record['measured']}."), "",
                   *claims_or_figures(record), ""]
     return lines
 

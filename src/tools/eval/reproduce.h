@@ -49,7 +49,7 @@ std::string_view form_name(Form form);
 /// A claim of the paper about its table, and whether ours agrees.
 struct Claim {
   std::string paper, ours;
-  std::optional<bool> holds;  ///< none: open, since the exact cache fails as well
+  std::optional<bool> holds;  ///< none: open, the exact cache fails as well or nothing was trained
   Form form = Form::kNone;
   std::string policy = {};  ///< on which the verdict rests, "" for several
 };

@@ -17,7 +17,9 @@ struct NamedPolicy {
   bool random = false;  ///< runs with every seed
   Form form = Form::kNone;
 
+  /// A dictionary that was not trained is no form of a paper's: it has no verdict.
   Claim claim(std::string paper, std::string ours, std::optional<bool> holds) const {
+    if (form == Form::kUntrained) holds.reset();
     return {std::move(paper), std::move(ours), holds, form, policy};
   }
 };

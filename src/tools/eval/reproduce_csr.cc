@@ -1,11 +1,13 @@
 // CSR with NeuralDict: Tables 3 and 4 (what parts and pairs do for keys and values), Table 5 (size
 // of the dictionary), Figure 5 (memory against length), Table 1 (quality at 4 to 1 bits).
-// Dictionaries are the prompt's own rows; memory and quality take a trained one (--dict) instead.
+// Dictionaries are the prompt's own rows; with a trained one (--dict) pairs, memory and quality are
+// its.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "core/thread_pool.h"
 #include "model/forward.h"
@@ -52,10 +54,13 @@ ModelRows collect(const ReproduceBench& bench, size_t tokens) {
   return rows;
 }
 
-/// |x - coded x|^2 / |x|^2 over the rows after the dictionary's own, mean over layers and heads.
+std::string online_atoms(size_t count) { return fmt::format("online={}", count); }
+std::string trained_atoms(const std::string& file) { return fmt::format("online=0,dict={}", file); }
+
+/// |x - coded x|^2 / |x|^2 over the rows after the first, mean over layers and heads.
 double coding_error(const ReproduceBench& bench, const ModelRows& rows, Side side,
-                    const std::string& parameters, size_t online) {
-  const Policy policy = Policy::parse(fmt::format("exact+csr({},online={})", parameters, online));
+                    const std::string& parameters, size_t first) {
+  const Policy policy = Policy::parse(fmt::format("exact+csr({})", parameters));
   const PolicyPart part = *policy.rules[0].key_codec;
   const CodecRow& row = codec_row(part.name);
   ThreadPool pool(1);
@@ -70,12 +75,13 @@ double coding_error(const ReproduceBench& bench, const ModelRows& rows, Side sid
     request.side = side, request.dim = rows.dim, request.seed = bench.options().session.seed;
     request.layer = static_cast<uint32_t>(i / rows.kv_heads);
     request.head = static_cast<uint32_t>(i % rows.kv_heads);
+    request.model = bench.options().model->config().fingerprint;
     const auto coded = codec->make_rows(context, request);
     coded->append(heads[i].data(), rows.dim, count);
     std::vector<float> back(count * rows.dim);
     coded->decode(back.data(), 0, count);
     double error = 0, size = 0;
-    for (size_t j = online * rows.dim; j < back.size(); ++j) {
+    for (size_t j = first * rows.dim; j < back.size(); ++j) {
       error += std::pow(double{back[j]} - heads[i][j], 2);
       size += double{heads[i][j]} * heads[i][j];
     }
@@ -105,7 +111,8 @@ void parts_table(const ReproduceBench& bench, const ModelRows& rows, size_t onli
   std::vector<double> values, keys;
   for (const size_t s : pairs)
     for (const size_t chunks : {size_t{1}, size_t{2}}) {
-      const std::string parameters = fmt::format("s={},chunks={}", s * chunks, chunks);
+      const std::string parameters =
+          fmt::format("s={},chunks={},{}", s * chunks, chunks, online_atoms(online));
       values.push_back(coding_error(bench, rows, Side::kValues, parameters, online));
       keys.push_back(coding_error(bench, rows, Side::kKeys, parameters, online));
       Cell paper_values, paper_keys;
@@ -118,22 +125,44 @@ void parts_table(const ReproduceBench& bench, const ModelRows& rows, size_t onli
       tick(bench, "coding errors", t.rows.size(), 2 * pairs.size());
     }
   double value_gain = 0, key_gain = 0;
-  bool falls = true;
+  std::vector<double> one_part[2];  // of the last comparison: values, keys
   for (size_t i = 0; i < values.size(); i += 2) {
     value_gain += 2 * (1 - values[i + 1] / values[i]) / static_cast<double>(values.size());
     key_gain += 2 * (1 - keys[i + 1] / keys[i]) / static_cast<double>(keys.size());
-    if (i > 0) falls &= values[i] < values[i - 2] && keys[i] < keys[i - 2];
+    one_part[0].push_back(values[i]), one_part[1].push_back(keys[i]);
   }
+  const std::string& file = bench.options().dictionary;
+  NamedPolicy ours{"", "csr", false, Form::kUntrained};
+  if (!file.empty()) {  // as it was trained: keys whole, values in two parts
+    ours = {"", fmt::format("csr({})", trained_atoms(file)), false, Form::kPaper};
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      const size_t s = pairs[i];
+      double* const errors[] = {&one_part[0][i], &one_part[1][i]};
+      for (const Side side : {Side::kValues, Side::kKeys}) {
+        const bool value = side == Side::kValues;
+        *errors[value ? 0 : 1] =
+            coding_error(bench, rows, side,
+                         fmt::format("s={},{}", value ? 2 * s : s, trained_atoms(file)), online);
+      }
+      t.rows.push_back({fmt::format("s={}, trained", s),
+                        ours.policy,
+                        {{one_part[0][i]}, {}, {one_part[1][i]}, {}}});
+    }
+  }
+  const bool falls = std::ranges::is_sorted(one_part[0], std::greater<>()) &&
+                     std::ranges::is_sorted(one_part[1], std::greater<>());
+  const NamedPolicy untrained{"", "csr(chunks=2)", false, Form::kUntrained};
   t.claims = {
-      {"two parts help values far more than keys",
-       fmt::format("they take {:.0f}% of the values' error and {:.0f}% of the keys'",
-                   100 * value_gain, 100 * key_gain),
-       value_gain > 2 * key_gain, Form::kUntrained, "csr(chunks=2)"},
-      {"more pairs, smaller errors", falls ? "at every step" : "not at every step", falls,
-       Form::kUntrained, "csr"},
-      {"values are harder than keys",
-       fmt::format("error {:.3f} and {:.3f} at s={}, one part", values[0], keys[0], pairs[0]),
-       values[0] > keys[0], Form::kUntrained, fmt::format("csr(s={})", pairs[0])}};
+      untrained.claim("two parts help values far more than keys",
+                      fmt::format("they take {:.0f}% of the values' error and {:.0f}% of the keys'",
+                                  100 * value_gain, 100 * key_gain),
+                      value_gain > 2 * key_gain),
+      ours.claim("more pairs, smaller errors", falls ? "at every step" : "not at every step",
+                 falls),
+      ours.claim(
+          "values are harder than keys",
+          fmt::format("error {:.3f} and {:.3f} at s={}", one_part[0][0], one_part[1][0], pairs[0]),
+          one_part[0][0] > one_part[1][0])};
   bench.finish(t);
 }
 
@@ -149,8 +178,9 @@ void size_table(const ReproduceBench& bench, const ModelRows& rows) {
   t.columns = {{"keys", 4}, {"paper, keys", 4, true}, {"values", 4}, {"paper, values", 4, true}};
   std::vector<double> keys, values;
   for (const size_t n : sizes) {
-    keys.push_back(coding_error(bench, rows, Side::kKeys, "s=8,chunks=1", n));
-    values.push_back(coding_error(bench, rows, Side::kValues, "s=8,chunks=2", n));
+    const std::string atoms = online_atoms(n);
+    keys.push_back(coding_error(bench, rows, Side::kKeys, "s=8,chunks=1," + atoms, n));
+    values.push_back(coding_error(bench, rows, Side::kValues, "s=8,chunks=2," + atoms, n));
     Cell paper_keys, paper_values;
     for (const auto& p : papers::kCsrSizes)
       if (p.atoms == 8 * n) paper_keys.value = p.keys, paper_values.value = p.values;
@@ -161,9 +191,10 @@ void size_table(const ReproduceBench& bench, const ModelRows& rows) {
   }
   const bool falls =
       std::is_sorted(keys.rbegin(), keys.rend()) && std::is_sorted(values.rbegin(), values.rend());
-  t.claims = {{"larger dictionaries, smaller errors, with falling returns",
-               fmt::format("keys {}; values {}", chain(keys, 3), chain(values, 3)), falls,
-               Form::kUntrained, "csr(s=8)"}};
+  const NamedPolicy untrained{"", "csr(s=8)", false, Form::kUntrained};
+  t.claims = {untrained.claim("larger dictionaries, smaller errors, with falling returns",
+                              fmt::format("keys {}; values {}", chain(keys, 3), chain(values, 3)),
+                              falls)};
   bench.finish(t);
 }
 
@@ -177,8 +208,7 @@ size_t pairs_at(double bits, size_t dim) {
 std::vector<NamedPolicy> at_bits(const ReproduceBench& bench, size_t dim, size_t online) {
   const std::string& file = bench.options().dictionary;
   const auto csr = [&](const char* name, double bits) {
-    const std::string atoms =
-        file.empty() ? fmt::format("online={}", online) : fmt::format("online=0,dict={}", file);
+    const std::string atoms = file.empty() ? online_atoms(online) : trained_atoms(file);
     return NamedPolicy{name,
                        fmt::format("exact+csr(s={},{}),window=32", pairs_at(bits, dim), atoms),
                        false, file.empty() ? Form::kUntrained : Form::kPaper};

@@ -109,18 +109,26 @@ TEST(Reproduce, OnlyTheTablesAskedFor) {
   EXPECT_EQ(s.tables[0].id, "memory");
 }
 
-// A trained dictionary is the paper's form; without one the verdict says that it was not trained.
+// A trained dictionary is the paper's form; without one there is no verdict.
 TEST(Reproduce, CsrTakesATrainedDictionary) {
   Setting s(find_reproduction("csr").quick_tokens);
-  s.options.only = {"memory"};
+  s.options.only = {"parts", "memory"};
   find_reproduction("csr").run(s.options);
   s.options.dictionary = repo_dir().string() + "/models/demo/csr.safetensors";
   find_reproduction("csr").run(s.options);
-  ASSERT_EQ(s.tables.size(), 2u);
-  EXPECT_EQ(s.tables[0].claims[0].form, Form::kUntrained);
-  EXPECT_EQ(s.tables[1].claims[0].form, Form::kPaper);
-  EXPECT_NE(s.tables[1].rows.back().policy.find("online=0,dict="), std::string::npos);
-  EXPECT_EQ(s.tables[0].rows.size(), 9u) << "exact, and kivi, gear and csr at their bits";
+  ASSERT_EQ(s.tables.size(), 4u);
+  for (const size_t untrained : {0, 1})
+    for (const Claim& claim : s.tables[untrained].claims) {
+      EXPECT_EQ(claim.form, Form::kUntrained);
+      EXPECT_FALSE(claim.holds) << claim.paper;
+    }
+  EXPECT_EQ(s.tables[1].rows.size(), 9u) << "exact, and kivi, gear and csr at their bits";
+  EXPECT_EQ(s.tables[2].rows.size(), s.tables[0].rows.size() + 2) << "4 and 8 trained pairs";
+  EXPECT_FALSE(s.tables[2].claims[0].holds) << "one part and two were not both trained";
+  EXPECT_EQ(s.tables[2].claims[1].holds, true) << "more pairs, smaller errors";
+  EXPECT_EQ(s.tables[3].claims[0].form, Form::kPaper);
+  EXPECT_TRUE(s.tables[3].claims[0].holds);
+  EXPECT_NE(s.tables[3].rows.back().policy.find("online=0,dict="), std::string::npos);
 }
 
 ReproducedTable small_table() {
