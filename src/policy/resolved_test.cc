@@ -286,8 +286,8 @@ TEST(ResolvedPolicy, ParametersOfTheCpuAloneAreRefusedByNameOnTheGpu) {
     const Policy policy = Policy::parse(fmt::format("{}({})", method, parameter));
     EXPECT_NO_THROW(ResolvedPolicy(policy, kShape, 0, Device::kCpu));
     try {
-      ResolvedPolicy(policy, kShape, 0, Device::kCuda);
-      ADD_FAILURE() << parameter;
+      const ResolvedPolicy gpu(policy, kShape, 0, Device::kCuda);
+      ADD_FAILURE() << gpu.describe();
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
       const std::string what = e.what();

@@ -50,7 +50,8 @@ TEST(Buzz, SizeAfterEachEvictionFollowsTheRecursion) {
       }
       EXPECT_GT(evictions, 5u);
       // Equation 10 rounds down where Algorithms 1 and 2 keep the short last cell.
-      const double halved = static_cast<double>((stride + 1) / 2);
+      const size_t cell = (stride + 1) / 2;
+      const auto halved = static_cast<double>(cell);
       const double seed =
           std::floor(static_cast<double>(old) / halved) +
           std::floor(static_cast<double>(threshold - old) / static_cast<double>(stride));
