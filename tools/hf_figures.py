@@ -62,7 +62,7 @@ class Text:
 def fidelity(args):
     """Both read what the policy left of the prompt."""
     text = Text(args)
-    engine = pith.Engine(text.own, threads=2, f32_arithmetic=True, chunk=args.prompt)
+    engine = pith.Engine(text.own, threads=torch.get_num_threads(), f32_arithmetic=True, chunk=args.prompt)
     print("| policy | KL in transformers | KL in the engine | bits | rows kept |\n|---|---|---|---|---|")
 
     def in_engine(policy):
