@@ -183,6 +183,66 @@ TEST(MemoryCounter, RefusesWhatPassesTheLimitAndCountsNothingForIt) {
   EXPECT_EQ(counter.total(), 640u);
 }
 
+TEST(MemoryCounter, RoomSetAsideIsNobodyElses) {
+  MemoryCounter all(1000);
+  MemoryCounter other(all);
+  const auto refused = [](auto&& f) {
+    try {
+      f();
+    } catch (const Error& e) {
+      return e.code() == ErrorCode::kOutOfMemory;
+    }
+    return false;
+  };
+  {
+    MemoryCounter part(all);
+    part.add(MemoryKind::kPayload, 100);
+    part.set_floor(600);
+    EXPECT_EQ(part.total(), 100u);
+    EXPECT_EQ(part.held(), 600u);
+    EXPECT_EQ(all.total(), 100u);
+    EXPECT_EQ(all.held(), 600u);
+    other.add(MemoryKind::kScratch, 400);
+    EXPECT_TRUE(refused([&] { other.add(MemoryKind::kScratch, 1); }));
+    EXPECT_TRUE(refused([&] { part.set_floor(601); }));
+    part.add(MemoryKind::kPayload, 500);  // its own room
+    EXPECT_EQ(all.held(), 1000u);
+    EXPECT_TRUE(refused([&] { part.add(MemoryKind::kPayload, 1); }));
+    other.sub(MemoryKind::kScratch, 400);
+    part.add(MemoryKind::kPayload, 300);  // and beyond it
+    EXPECT_EQ(all.held(), 900u);
+    part.set_floor(0);
+    EXPECT_EQ(all.held(), 900u);
+    part.sub(MemoryKind::kPayload, 900);
+    EXPECT_EQ(all.held(), 0u);
+    part.set_floor(700);
+    all.set_limit(500);
+    part.add(MemoryKind::kPayload, 650);  // promised before the limit was lowered
+    EXPECT_TRUE(refused([&] { other.add(MemoryKind::kScratch, 1); }));
+    part.sub(MemoryKind::kPayload, 650);
+    part.set_floor(300);
+    other.add(MemoryKind::kScratch, 200);
+  }
+  {
+    all.set_limit(1000);
+    MemoryCounter from(all), to(all);
+    from.set_floor(700);
+    from.add(MemoryKind::kPayload, 100);
+    EXPECT_TRUE(refused([&] { MemoryCounter::move_floor(from, to, 701); }));
+    EXPECT_EQ(from.held() + to.held(), 700u);
+    MemoryCounter::move_floor(from, to, 700);
+    EXPECT_EQ(from.held(), 100u);
+    EXPECT_EQ(to.held(), 700u);
+    EXPECT_EQ(all.held(), 1000u);
+    from.sub(MemoryKind::kPayload, 100);
+  }
+  EXPECT_EQ(all.held(), 200u) << "room goes with the part that it was set aside for";
+  other.sub(MemoryKind::kScratch, 200);
+  MemoryCounter limited(all, 100);
+  EXPECT_TRUE(refused([&] { limited.set_floor(101); }));
+  EXPECT_EQ(all.held(), 0u);
+}
+
 TEST(ThreadPool, RunsEachIndexOnceForAnyTeam) {
   for (int threads : {1, 2, 5}) {
     ThreadPool pool(threads);

@@ -51,33 +51,70 @@ const char* to_string(MemoryKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+MemoryCounter::~MemoryCounter() {
+  if (parent_ && floor_ > charged_) parent_->discharge(floor_ - charged_);
+}
+
+void MemoryCounter::refuse(const char* what, size_t more, size_t held) const {
+  throw Error(
+      ErrorCode::kOutOfMemory,
+      fmt::format("{} more bytes of {} asked; {} of the limit of {} bytes are in use or set "
+                  "aside. Choose a smaller context or budget, or raise the limit",
+                  more, what, held, limit_.load()));
+}
+
+void MemoryCounter::charge(MemoryKind kind, size_t bytes) {
+  const std::lock_guard turn(holding_);
+  const size_t before = held_now(), after = std::max(charged_ + bytes, floor_);
+  // Within what is set aside nothing is refused, even if the limit was lowered since.
+  if (limit_ != 0 && after > limit_ && after > before) refuse(to_string(kind), bytes, before);
+  if (parent_ && after > before) parent_->charge(kind, after - before);
+  charged_ += bytes;
+}
+
+void MemoryCounter::discharge(size_t bytes) noexcept {
+  const std::lock_guard turn(holding_);
+  const size_t before = held_now(), after = std::max(charged_ - bytes, floor_);
+  charged_ -= bytes;
+  if (parent_ && after < before) parent_->discharge(before - after);
+}
+
+void MemoryCounter::set_floor(size_t bytes) {
+  const std::lock_guard turn(holding_);
+  const size_t before = held_now(), after = std::max(charged_, bytes);
+  if (limit_ != 0 && after > limit_ && after > before) refuse("room", after - before, before);
+  if (parent_ && after > before) parent_->charge(MemoryKind::kScratch, after - before);
+  if (parent_ && after < before) parent_->discharge(before - after);
+  floor_ = bytes;
+}
+
+void MemoryCounter::move_floor(MemoryCounter& from, MemoryCounter& to, size_t bytes) {
+  const std::scoped_lock turn(from.holding_, to.holding_);
+  const size_t before = from.held_now() + to.held_now();
+  const size_t after = from.charged_ + std::max(to.charged_, bytes);
+  if (after > before) to.parent_->charge(MemoryKind::kScratch, after - before);
+  if (after < before) to.parent_->discharge(before - after);
+  from.floor_ = 0;
+  to.floor_ = bytes;
+}
+
 void MemoryCounter::add(MemoryKind kind, size_t bytes) {
-  const size_t now = total_.fetch_add(bytes) + bytes;
-  if (limit_ != 0 && now > limit_) {
-    total_ -= bytes;
-    throw Error(ErrorCode::kOutOfMemory,
-                fmt::format("{} more bytes of {} asked; {} of the limit of {} bytes are in use. "
-                            "Choose a smaller context or budget, or raise the limit",
-                            bytes, to_string(kind), now - bytes, limit_.load()));
-  }
-  if (parent_) {
-    try {
-      parent_->add(kind, bytes);
-    } catch (...) {
-      total_ -= bytes;
-      throw;
+  charge(kind, bytes);
+  for (MemoryCounter* c = this; c; c = c->parent_) {
+    c->live_[static_cast<size_t>(kind)] += bytes;
+    const size_t now = c->total_.fetch_add(bytes) + bytes;
+    size_t seen = c->peak_;
+    while (now > seen && !c->peak_.compare_exchange_weak(seen, now)) {
     }
-  }
-  live_[static_cast<size_t>(kind)] += bytes;
-  size_t seen = peak_;
-  while (now > seen && !peak_.compare_exchange_weak(seen, now)) {
   }
 }
 
 void MemoryCounter::sub(MemoryKind kind, size_t bytes) noexcept {
-  live_[static_cast<size_t>(kind)] -= bytes;
-  total_ -= bytes;
-  if (parent_) parent_->sub(kind, bytes);
+  for (MemoryCounter* c = this; c; c = c->parent_) {
+    c->live_[static_cast<size_t>(kind)] -= bytes;
+    c->total_ -= bytes;
+  }
+  discharge(bytes);
 }
 
 Buffer::Buffer(const Buffer& other)

@@ -3,10 +3,12 @@
 // MemoryCounter, so that the ledger can be checked against what was really allocated.
 // Large buffers are mappings of their own: shrinking one returns its pages to the system.
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <type_traits>
@@ -29,26 +31,46 @@ const char* to_string(MemoryKind kind);
 
 /// Live bytes by kind, their peak, and a limit. Thread-safe. Bytes counted here count with the
 /// parent too: a session's bytes are its engine's.
-class MemoryCounter {
+class MemoryCounter : public std::enable_shared_from_this<MemoryCounter> {
  public:
   /// `limit` in bytes, 0 = none. `poison` fills fresh memory with 0xFF bytes (NaN in every float
   /// type, huge as an index), so that tests notice reads of rows that nobody wrote.
   explicit MemoryCounter(size_t limit = 0, bool poison = false) : limit_(limit), poison_(poison) {}
   /// A part of `parent`, which must outlive it; each has a limit of its own.
   explicit MemoryCounter(MemoryCounter& parent, size_t limit = 0)
-      : parent_(&parent), limit_(limit), poison_(parent.poison_) {}
+      : std::enable_shared_from_this<MemoryCounter>(),
+        parent_(&parent),
+        limit_(limit),
+        poison_(parent.poison_) {}
   /// A part that is a root itself: an engine's bytes are its runtime's too.
   struct Root {};
   MemoryCounter(Root /*tag*/, MemoryCounter& parent) : MemoryCounter(parent) { is_root_ = true; }
+  /// A part for all that one session takes.
+  struct Whole {};
+  MemoryCounter(Whole /*tag*/, MemoryCounter& parent) : MemoryCounter(parent) { is_whole_ = true; }
   MemoryCounter(const MemoryCounter&) = delete;
   MemoryCounter& operator=(const MemoryCounter&) = delete;
+
+  ~MemoryCounter();
 
   /// Throws Error(kOutOfMemory) and counts nothing if a limit would be passed, its own or that of
   /// one above it.
   void add(MemoryKind kind, size_t bytes);
   void sub(MemoryKind kind, size_t bytes) noexcept;
+  /// Room set aside: to the limits this part takes at least so many bytes, however few are live.
+  /// Throws kOutOfMemory with nothing changed if one would be passed; a lower floor never does.
+  void set_floor(size_t bytes);
+  /// The room of `from` becomes that of `to`, which has `bytes` then; both are parts of one
+  /// counter. Throws as set_floor does.
+  static void move_floor(MemoryCounter& from, MemoryCounter& to, size_t bytes);
   /// The nearest root, or the topmost counter: what several sessions share is counted there.
   MemoryCounter& root() { return parent_ && !is_root_ ? parent_->root() : *this; }
+  /// Counts what a session has beside its own rows: scratch of a step, tables that its forks share.
+  /// The nearest counter of a whole session, or root().
+  MemoryCounter& beside() { return is_whole_ || is_root_ || !parent_ ? *this : parent_->beside(); }
+  /// For those who must outlive the session that is counted here; null unless a shared_ptr holds
+  /// the counter.
+  std::shared_ptr<MemoryCounter> shared() { return weak_from_this().lock(); }
 
   /// While it lives, copies of what is counted by `from` (buffers, contexts) are counted by `to`:
   /// how a fork's memory becomes its own. One at a time for each `from`; others wait.
@@ -78,6 +100,11 @@ class MemoryCounter {
 
   size_t bytes(MemoryKind kind) const { return live_[static_cast<size_t>(kind)]; }
   size_t total() const { return total_; }
+  /// Bytes that limits are compared with: live ones, and room set aside beyond them.
+  size_t held() const {
+    const std::lock_guard turn(holding_);
+    return held_now();
+  }
   size_t peak() const { return peak_; }
   void reset_peak() { peak_ = total_.load(); }
   size_t limit() const { return limit_; }
@@ -85,8 +112,17 @@ class MemoryCounter {
   bool poison() const { return poison_; }
 
  private:
+  size_t held_now() const { return std::max(charged_, floor_); }
+  void charge(MemoryKind kind, size_t bytes);
+  void discharge(size_t bytes) noexcept;
+  [[noreturn]] void refuse(const char* what, size_t more, size_t held) const;
+
   MemoryCounter* parent_ = nullptr;
   bool is_root_ = false;
+  bool is_whole_ = false;
+  mutable std::mutex holding_;  // of the next two; one above is locked after those below it
+  size_t charged_ = 0;          // its own live bytes and what its parts hold
+  size_t floor_ = 0;
   std::array<std::atomic<size_t>, kMemoryKinds> live_{};
   std::atomic<size_t> total_{0}, peak_{0}, limit_;
   bool poison_;
