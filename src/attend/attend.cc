@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "attend/parts.h"
@@ -65,6 +66,16 @@ Geometry check(const AttendCall& call) {
 }
 
 }  // namespace
+
+size_t decode_queries(size_t tokens, size_t group) {
+  return std::min(tokens * group, std::max(kDecodeRows, group));
+}
+
+size_t attend_scratch(const AttendRoom& room, size_t workers) {
+  const size_t group = room.query_heads / room.kv_heads;
+  const bool many = room.tokens > 1 && room.tokens * group > kDecodeRows;
+  return std::max(decode_scratch(room, workers), many ? prefill_scratch(room, workers) : 0);
+}
 
 void attend(const Context& context, const AttendCall& call) {
   if (call.tokens == 0) return;

@@ -54,6 +54,21 @@ struct AttendCall {
   float* log_sum = nullptr;     // [T, H] log of the softmax denominator, if not null
 };
 
+/// The most of a call, for what its scratch comes to.
+struct AttendRoom {
+  size_t query_heads = 0, kv_heads = 0, head_dim = 0;
+  size_t tokens = 0, before = 0;  ///< as AttendCall's
+  size_t rows = 0, spans = 0;     ///< of one KV head, beside its own rows
+  size_t width = 0;               ///< CodedRows::accumulator_width of values
+  size_t prepared = 0;            ///< CodedRows::prepared_size of keys, of decode_queries()
+  bool mass = false;              ///< some are asked for attention mass
+  bool turned = false;            ///< some keys are stored before RoPE
+};
+/// The most queries of a KV head that decode shares a row with, in a call of up to `tokens`.
+size_t decode_queries(size_t tokens, size_t group);
+/// The most that attend() takes for calls of up to so many tokens.
+size_t attend_scratch(const AttendRoom& room, size_t workers);
+
 /// Throws kInvalidArgument for shapes that do not fit. A query that sees no row gives zeros and a
 /// log_sum of -inf; with sinks its head's.
 void attend(const Context& context, const AttendCall& call);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attend/parts.h"
+#include "core/allocation.h"
 
 namespace pith {
 namespace {
@@ -31,6 +32,16 @@ struct Segment {
   const float* in_place = nullptr;
   size_t scores = 0;  // where its scores are kept for the mass, [M, count]
 };
+
+size_t whole_lines(size_t numbers) { return (numbers + 15) / 16 * 16; }
+
+/// Numbers of a worker's memory for `queries` of a head: scores and bias of a tile, then a tile of
+/// keys to turn, of the chunk's `own` rows, or two results.
+size_t worker_numbers(size_t queries, size_t dim, size_t own, bool turn_keys) {
+  const size_t tile = std::max(turn_keys ? kTurnRows : 0, std::min(kDecodeTile, own)) * dim;
+  const size_t results = 2 * queries * (dim + 1);
+  return (queries + 1) * kDecodeTile + whole_lines(std::max(tile, results));
+}
 
 class Decode {
  public:
@@ -92,7 +103,7 @@ void Decode::add_segment(Segment s) {
   if (s.count == 0) return;
   const auto take = [&](size_t n) {
     const size_t at = used_;
-    used_ += (n + 15) / 16 * 16;
+    used_ += whole_lines(n);
     return at;
   };
   const size_t longest = std::max(kPartRows, (s.count + kMaxParts - 1) / kMaxParts);
@@ -135,12 +146,8 @@ void Decode::plan() {
 
 void Decode::allocate() {
   log_sums_ = used_;
-  worker_first_ = log_sums_ + (geo_.kv_heads * rows_ + 15) / 16 * 16;
-  // Scores and bias of a tile, then a tile of keys to turn, of the chunk's rows, or two results.
-  const size_t own = std::min(kDecodeTile, geo_.own());
-  const size_t tile = std::max(turn_keys_ ? kTurnRows : 0, own) * geo_.dim;
-  const size_t results = 2 * rows_ * (geo_.dim + 1);
-  worker_size_ = (rows_ + 1) * kDecodeTile + (std::max(tile, results) + 15) / 16 * 16;
+  worker_first_ = log_sums_ + whole_lines(geo_.kv_heads * rows_);
+  worker_size_ = worker_numbers(rows_, geo_.dim, geo_.own(), turn_keys_);
   memory_ = Array<float>(context_.memory, MemoryKind::kScratch);
   memory_.resize(worker_first_ + worker_size_ * static_cast<size_t>(context_.pool.size()));
   if (turn_keys_) cursors_.assign(context_.pool.size(), RopeCursor(*call_.rope));
@@ -310,6 +317,21 @@ void Decode::add_mass(size_t head) {
 }
 
 }  // namespace
+
+// A part has at least kPartRows rows, but for the last of its span.
+size_t decode_scratch(const AttendRoom& room, size_t workers) {
+  const size_t group = room.query_heads / room.kv_heads;
+  const size_t queries = decode_queries(room.tokens, group);
+  const size_t own = room.before + room.tokens, spans = room.spans + 1, rows = room.rows + own;
+  const size_t parts = spans + rows / kPartRows;
+  const size_t width = std::max(room.width, room.head_dim);
+  const size_t of_span = queries * room.head_dim + room.prepared + 4 * whole_lines(1);
+  const size_t of_head =
+      parts * queries * (width + 2) + spans * of_span + (room.mass ? queries * rows : 0);
+  const size_t all = room.kv_heads * of_head + whole_lines(room.kv_heads * queries) +
+                     workers * worker_numbers(queries, room.head_dim, own, room.turned);
+  return grown_bytes(all * sizeof(float));
+}
 
 void attend_decode(const Context& context, const AttendCall& call, const Geometry& geometry) {
   Decode(context, call, geometry).run();

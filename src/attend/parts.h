@@ -33,6 +33,9 @@ struct Geometry {
 void attend_prefill(const Context& context, const AttendCall& call, const Geometry& geometry);
 /// At most a few query rows per KV head: codes read once, bound by memory.
 void attend_decode(const Context& context, const AttendCall& call, const Geometry& geometry);
+/// The bytes that they take at most (attend_scratch).
+size_t prefill_scratch(const AttendRoom& room, size_t workers);
+size_t decode_scratch(const AttendRoom& room, size_t workers);
 
 /// The oldest position that the query of `token` sees.
 inline int64_t oldest_visible(const AttendCall& call, size_t token) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attend/parts.h"
+#include "core/allocation.h"
 
 namespace pith {
 namespace {
@@ -29,6 +30,20 @@ struct QueryRows {
   size_t head = 0;
   size_t first = 0, count = 0;
 };
+
+/// Query rows of a block: whole tokens; a group of more heads than a block has rows is a block.
+size_t block_rows(size_t tokens, size_t group, size_t kv_heads) {
+  size_t wanted = (tokens * group * kv_heads + kMinTasks - 1) / kMinTasks;
+  wanted = std::clamp(wanted, kStripRows, std::max(kBlockRows, group));
+  return std::max<size_t>(1, wanted / group) * group;
+}
+
+/// Numbers of a worker's memory.
+size_t worker_numbers(size_t block_rows, size_t dim) {
+  const size_t n = std::max(block_rows, kStripRows) * (3 * dim + 2) + (kStripRows + 2) * kTileRows +
+                   dim * (kTransposedStride + kTileRows);
+  return (n + 15) / 16 * 16;
+}
 
 class Prefill {
  public:
@@ -87,18 +102,13 @@ class Prefill {
 };
 
 void Prefill::allocate() {
-  size_t wanted = (rows_ * geo_.kv_heads + kMinTasks - 1) / kMinTasks;
-  wanted = std::clamp(wanted, kStripRows, std::max(kBlockRows, geo_.group));
-  // Whole tokens; a group of more heads than a block has rows is a block.
-  block_rows_ = std::max<size_t>(1, wanted / geo_.group) * geo_.group;
+  block_rows_ = block_rows(geo_.tokens, geo_.group, geo_.kv_heads);
   bool turn_keys = false;
   for (const auto& list : call_.spans)
     for (const Span& span : list) turn_keys |= span.keys_before_rope;
   const size_t workers = static_cast<size_t>(context_.pool.size());
   if (turn_keys) cursors_.assign(workers, RopeCursor(*call_.rope));
-  worker_size_ = std::max(block_rows_, kStripRows) * (3 * geo_.dim + 2) +
-                 (kStripRows + 2) * kTileRows + geo_.dim * (kTransposedStride + kTileRows);
-  worker_size_ = (worker_size_ + 15) / 16 * 16;
+  worker_size_ = worker_numbers(block_rows_, geo_.dim);
   memory_ = Array<float>(context_.memory, MemoryKind::kScratch);
   memory_.resize(workers * worker_size_);
   log_sum_ = call_.log_sum;
@@ -378,6 +388,13 @@ void Prefill::add_tile_mass(const Source& source, size_t first, size_t n, const 
 }
 
 }  // namespace
+
+size_t prefill_scratch(const AttendRoom& room, size_t workers) {
+  const size_t block = block_rows(room.tokens, room.query_heads / room.kv_heads, room.kv_heads);
+  const size_t sums = room.mass ? room.tokens * room.query_heads : 0;
+  return grown_bytes(workers * worker_numbers(block, room.head_dim) * sizeof(float)) +
+         grown_bytes(sums * sizeof(float));
+}
 
 void attend_prefill(const Context& context, const AttendCall& call, const Geometry& geometry) {
   Prefill(context, call, geometry).run();

@@ -9,12 +9,6 @@
 #include "rows/cpu/dense.h"
 
 namespace pith {
-namespace {
-
-constexpr size_t kStagedRows = 128;  // moved from windows to bodies at a time
-
-}  // namespace
-
 HeadGroup::HeadGroup(const Context& context, const CohortPolicy& policy, const Rope* rope)
     : context_(context),
       heads_(policy.heads),
@@ -160,6 +154,21 @@ void HeadGroup::add_protected_spans(size_t h, std::vector<Span>& spans) {
     s.query_shift = -std::max<int64_t>(0, evicted_end - ordinal);
     spans.push_back(s);
   }
+}
+
+BodyWidths HeadGroup::widths(size_t queries) const {
+  BodyWidths most{.turned = codecs_.key->pre_rope()};
+  for (const HeadBody& body : bodies_) {
+    const RowStore& store = body.store();
+    most.stores = std::max(most.stores, body.stores());
+    most.prepared = std::max(most.prepared, store.keys().prepared_size(queries));
+    most.width = std::max(most.width, store.values().accumulator_width());
+  }
+  most.prepared += queries * codecs_.key->width_to_come(dim_);
+  most.width += codecs_.value->width_to_come(dim_);
+  // Some choosers make stores as rows come.
+  most.stores = std::max<size_t>(most.stores + (plan_->rule().by_contents() ? 8 : 0), 2);
+  return most;
 }
 
 size_t HeadGroup::state_bytes() const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attend/attend.h"
+#include "cache/pass_room.h"
 #include "cache/stream_notes.h"
 #include "plan/plan.h"
 #include "policy/resolved.h"
@@ -77,6 +78,8 @@ class HeadGroup {
   /// Empty from a selector without scores.
   std::vector<double> scores(size_t h);
   Occupancy held(size_t h) const;
+  /// Of so many queries, however many rows come.
+  BodyWidths widths(size_t queries) const;
   void add_to(Ledger& ledger) const;
 
  private:

@@ -47,8 +47,8 @@ struct KvCache::Impl {
   std::vector<Layer> layers;  // [L]
   StreamNotes notes;
 
-  /// For what lasts a step: such memory is the engine's, not the session's.
-  Context step_context() const { return {context.pool, context.memory.root(), context.kernels}; }
+  /// For what lasts a step: such memory is not under the session's own limit.
+  Context step_context() const { return {context.pool, context.memory.beside(), context.kernels}; }
   /// Tokens that came, to each layer or to the only one.
   size_t seen() const {
     size_t most = 0;
@@ -171,7 +171,7 @@ void KvCache::Impl::attend(int l, AttendCall call) {
 
 void KvCache::Impl::append(int l, const LayerRows& rows, bool gathers) {
   Layer& target = layer(l);
-  Staging staging(context.memory.root());
+  Staging staging(context.memory.beside());
   for (HeadGroup& group : target.groups)
     group.append(rows, static_cast<size_t>(shape.kv_heads), staging, gathers);
   if (target.probe) target.probe->append(rows.k, rows.v, rows.tokens);
@@ -355,6 +355,28 @@ Occupancy KvCache::held(int layer, int head) const {
 
 Ledger KvCache::estimate(size_t tokens) const {
   return impl_->policy->estimate(tokens, impl_->notes.protected_rows);
+}
+
+PassRoom KvCache::room(size_t tokens, size_t at_once) const {
+  const PassTokens pass{impl_->seen(), tokens, at_once};
+  const auto group = static_cast<size_t>(impl_->shape.query_heads / impl_->shape.kv_heads);
+  PassRoom most;
+  size_t passing = 0;
+  for (int l = 0; l < impl_->shape.layers; ++l) {
+    const Layer& layer = impl_->layers[static_cast<size_t>(l)];
+    if (layer.groups.empty()) continue;  // of a cache of one layer, another
+    LayerRoom room(*impl_->policy, pass, static_cast<size_t>(impl_->context.pool.size()));
+    const auto cohorts = impl_->policy->layer(l);
+    for (size_t i = 0; i < cohorts.size(); ++i)
+      room.add(cohorts[i], impl_->notes.protected_rows,
+               layer.groups[i].widths(decode_queries(at_once, group)));
+    if (layer.probe) most.cache += layer.probe->most_bytes(pass.before + tokens);
+    most.cache += room.held();
+    passing = std::max(passing, room.passing());
+    most.beside = std::max(most.beside, room.beside());
+  }
+  most.cache += passing;
+  return most;
 }
 
 std::string KvCache::describe() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attend/attend.h"
+#include "cache/pass_room.h"
 #include "core/archive.h"
 #include "pith/attention_error.h"
 #include "pith/ledger.h"
@@ -107,6 +108,9 @@ class KvCache {
   Occupancy held(int layer, int head) const;
   /// The most that `tokens` tokens can take under this policy.
   Ledger estimate(size_t tokens) const;
+  /// The most that is there at any time of a pass of `tokens` tokens more, `at_once` in a step,
+  /// the end of a prompt included.
+  PassRoom room(size_t tokens, size_t at_once) const;
   /// The policy with every budget as rows, a line per run of layers and heads that share it.
   std::string describe() const;
 

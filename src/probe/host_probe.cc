@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "core/allocation.h"
 #include "rows/cpu/dense.h"
 
 namespace pith {
@@ -86,6 +87,12 @@ void HostProbe::append(const float* k, const float* v, size_t tokens) {
   }
 }
 
+size_t HostProbe::most_bytes(size_t tokens) const {
+  const size_t rows = std::min(tokens, probe_.sample().most_rows());
+  const size_t of_rows = grown_bytes(rows * shape_.head_dim * sizeof(uint16_t));
+  return shape_.kv_heads * (2 * of_rows + grown_bytes(rows * sizeof(ProbeSample::Row)));
+}
+
 void HostProbe::archive(Archive& a, size_t tokens) {
   probe_.archive(a, tokens);
   for (size_t g = 0; g < rows_.size(); ++g) {
@@ -118,7 +125,7 @@ void HostProbe::measure(const ProbedStep& step) {
   call.first_position = static_cast<int64_t>(probe_.sample().tokens());
   call.spans = spans, call.rope = step.rope;
   call.out = c.known.data(), call.log_sum = c.log_sum.data();
-  attend(context_, call);
+  attend({context_.pool, context_.memory.beside(), context_.kernels}, call);
   probe_.measure(context_, probe_.sample(),
                  [&](size_t g, ProbedHead& head) { return describe_head(g, step, c, head); });
 }

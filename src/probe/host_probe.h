@@ -29,6 +29,8 @@ class HostProbe {
 
   /// New rows of all KV heads, k and v [T, G, D].
   void append(const float* k, const float* v, size_t tokens);
+  /// That its rows take after `tokens` tokens.
+  size_t most_bytes(size_t tokens) const;
   /// After so many tokens; loading: into a probe that has seen none.
   void archive(Archive& a, size_t tokens);
   bool due() { return probe_.due(); }

@@ -44,6 +44,7 @@ class ProbeSample {
   /// Slots hold positions; words are drawn again. All but the first kFirst are below `tokens`.
   void archive(Archive& a, size_t tokens);
   std::span<const Row> rows(size_t head) const { return heads_[head].rows; }  // [<= kFirst + m]
+  size_t most_rows() const { return most_; }                                  ///< of a head
   size_t tokens() const { return tokens_; }
   size_t kv_heads() const { return heads_.size(); }
   /// Rows in a head's sample, and rows that it is drawn from; without the first.

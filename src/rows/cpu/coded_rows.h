@@ -107,6 +107,10 @@ class Codec {
   /// What that will be once there are rows of a layer. Throws kInvalidArgument for a request that
   /// make_rows refuses.
   virtual size_t table_bytes(const RowsRequest& /*request*/) const { return 0; }
+  /// The most scratch that coding `rows` rows of one head takes.
+  virtual size_t coding_bytes(const RowsRequest& /*request*/, size_t /*rows*/) const { return 0; }
+  /// Numbers that accumulator_width, or prepared_size per query, may grow by as rows come.
+  virtual size_t width_to_come(size_t /*dim*/) const { return 0; }
   /// Throws kInvalidArgument for a context of so many tokens that its rows would be no good in it.
   virtual void check_context(size_t /*tokens*/) const {}
   virtual std::unique_ptr<CodedRows> make_rows(const Context& context,

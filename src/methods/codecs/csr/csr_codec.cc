@@ -55,6 +55,12 @@ size_t CsrCodec::table_bytes(const RowsRequest& request) const {
   return offline_ ? offline_->layer_bytes(side_, request.layer) : 0;
 }
 
+size_t CsrCodec::coding_bytes(const RowsRequest& request, size_t rows) const {
+  const CsrFormat f = fitted(request.dim);
+  const size_t atoms = (offline_ ? offline_->atoms(request).count : 0) + f.online;
+  return Pursuit::scratch(atoms, request.dim / f.chunks, (rows + f.collect) * f.pairs);
+}
+
 void CsrCodec::check_context(size_t tokens) const {
   if (!format_.rotated_keys || tokens <= kMostRotated) return;
   throw Error(ErrorCode::kInvalidArgument,

@@ -19,6 +19,8 @@ class CsrCodec final : public Codec {
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
   size_t shared_bytes() const override { return offline_bytes_; }
   size_t table_bytes(const RowsRequest& request) const override;
+  size_t coding_bytes(const RowsRequest& request, size_t rows) const override;
+  size_t width_to_come(size_t dim) const override { return fitted(dim).chunks * format_.online; }
   void check_context(size_t tokens) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;

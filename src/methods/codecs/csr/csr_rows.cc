@@ -27,6 +27,16 @@ void compact(Array<T>& array, size_t size, std::span<const uint32_t> kept) {
   if (array.capacity_bytes() > array.size() * sizeof(T) * 9 / 8 + 4096) array.shrink_to_fit();
 }
 
+/// Forks share the atoms and may outlive this session: its counter lives as long.
+std::shared_ptr<const Array<uint16_t>> shared_atoms(MemoryCounter& counter, Array<uint16_t> atoms) {
+  struct Kept {
+    std::shared_ptr<MemoryCounter> counter;
+    Array<uint16_t> atoms;
+  };
+  const auto kept = std::make_shared<const Kept>(Kept{counter.shared(), std::move(atoms)});
+  return {kept, &kept->atoms};
+}
+
 DenseRowsStore f16_rows(const Context& context, size_t dim) {
   RowsRequest request;
   request.dim = dim;
@@ -116,12 +126,11 @@ void CsrRows::fix_dictionary() {
     std::copy(atoms.begin(), atoms.end(), collected_.data());
     collected_.shrink_to_fit();
   }
-  // Forks share the atoms and may outlive this session, so that the counter is the engine's.
-  Array<uint16_t> atoms_found(context_.memory.root(), MemoryKind::kShared);
+  Array<uint16_t> atoms_found(context_.memory.beside(), MemoryKind::kShared);
   atoms_found.reserve(collected_.size());
   atoms_found.resize(collected_.size());
   std::copy(collected_.begin(), collected_.end(), atoms_found.begin());
-  online_ = std::make_shared<const Array<uint16_t>>(std::move(atoms_found));
+  online_ = shared_atoms(context_.memory.beside(), std::move(atoms_found));
   collected_ = Array<uint16_t>(context_.memory, MemoryKind::kShared);
   chosen_ = {};
   std::vector<float> rows(std::min(kCodeRows, waiting_.rows()) * dim_);
@@ -148,11 +157,11 @@ void CsrRows::archive_online(Archive& a) {
     if (a.loads()) collected_.reserve(chosen_.size() * atom_dim());
   } else if (wanted > 0) {
     const size_t parts = std::min(wanted * format_.chunks, format_.online);
-    Array<uint16_t> atoms(context_.memory.root(), MemoryKind::kShared);
+    Array<uint16_t> atoms(context_.memory.beside(), MemoryKind::kShared);
     if (!a.loads()) atoms = *online_;
     a.halves(atoms, parts * atom_dim());
     if (!a.loads()) return;
-    online_ = std::make_shared<const Array<uint16_t>>(std::move(atoms));
+    online_ = shared_atoms(context_.memory.beside(), std::move(atoms));
     collected_ = Array<uint16_t>(context_.memory, MemoryKind::kShared);
     chosen_ = {};
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/allocation.h"
 #include "core/dtype.h"
 #include "pith/error.h"
 
@@ -41,6 +42,14 @@ Pursuit::Pursuit(const Kernels& kernels, MemoryCounter& memory, const AtomRows& 
                             count_ - split);
   correlations_.resize(kBlock * count_);
   rest_.resize(count_);
+}
+
+size_t Pursuit::scratch(size_t count, size_t dim, size_t pairs) {
+  const auto floats = [](size_t n) { return grown_bytes(n * sizeof(float)); };
+  const size_t blocks = (std::min(pairs, count) + kGramRows - 1) / kGramRows;
+  const size_t all = count <= kMostGram ? floats(count * count) : 0;
+  return floats(dim * count) + floats(kBlock * count) + floats(count) +
+         std::max(all, blocks * floats(kGramRows * count));
 }
 
 void Pursuit::make_gram() {

@@ -24,6 +24,10 @@ class Pursuit {
   /// `atoms` holds `count` atoms and must outlive this. Scratch is counted.
   Pursuit(const Kernels& kernels, MemoryCounter& memory, const AtomRows& atoms, size_t count);
 
+  /// The most that it takes of `memory` with so many atoms of `dim` numbers, for `pairs` pairs in
+  /// all.
+  static size_t scratch(size_t count, size_t dim, size_t pairs);
+
   struct Shape {
     size_t pairs = 0;  ///< at most SparseRows::kMaxPairs
     Solver solver = Solver::kMp;

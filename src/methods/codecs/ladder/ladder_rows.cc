@@ -115,6 +115,11 @@ double LadderCodec::most_bytes(size_t rows, size_t dim, bool evicted) const {
   return young_->most_bytes(young, dim, true) + old_->most_bytes(old_rows, dim, evicted);
 }
 
+size_t LadderCodec::coding_bytes(const RowsRequest& request, size_t rows) const {
+  return std::max(young_->coding_bytes(request, rows),
+                  old_->coding_bytes(request, LadderRows::kStep));
+}
+
 std::unique_ptr<CodedRows> LadderCodec::make_rows(const Context& context,
                                                   const RowsRequest& request) const {
   RowsRequest young = request;

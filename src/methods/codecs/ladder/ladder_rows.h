@@ -76,6 +76,10 @@ class LadderCodec final : public Codec {
   size_t table_bytes(const RowsRequest& request) const override {
     return old_->table_bytes(request) + young_->table_bytes(request);
   }
+  size_t coding_bytes(const RowsRequest& request, size_t rows) const override;
+  size_t width_to_come(size_t dim) const override {
+    return old_->width_to_come(dim) + young_->width_to_come(dim);
+  }
   void check_context(size_t tokens) const override {
     old_->check_context(tokens), young_->check_context(tokens);
   }
