@@ -76,11 +76,16 @@ class Matmul {
   void run(size_t tokens, size_t in, RowSource row, std::span<const Product> products,
            RowsOf rows = RowsOf::kOnePrompt);
 
+  /// Makes buffers large enough for such a run, and what it is made by.
+  void prepare(size_t tokens, size_t in, std::span<const Product> products, RowsOf rows);
+
   /// True if bf16 products run on bf16 hardware here.
   bool bf16_hardware() const;
 
  private:
   struct State;
+  struct Way;
+  Way way(size_t tokens, std::span<const Product> products, RowsOf rows) const;
   std::unique_ptr<State> state_;
 };
 

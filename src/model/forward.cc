@@ -104,6 +104,46 @@ void Forward::run_layer(const LayerBlock& block) {
   finish_layer(block.layer);
 }
 
+void Forward::make_angles(size_t ropes) {
+  const size_t all = ropes * max_chunk_ * static_cast<size_t>(config_.head_dim) / 2;
+  if (cos_.size() < all) cos_.resize(all);
+  if (sin_.size() < all) sin_.resize(all);
+}
+
+void Forward::make_logits(size_t states) {
+  const size_t all = states * static_cast<size_t>(config_.vocab);
+  if (logits_.size() < all) logits_.resize(all);
+}
+
+void Forward::prepare(size_t tokens, size_t sequences, size_t ropes) {
+  make_angles(ropes);
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  // Primitives of one size of a chunk may be dropped for another's.
+  size_t& known = sequences > 1 ? prepared_many_ : prepared_;
+  if (sequences > 1 ? tokens <= known : tokens == known) return;
+  known = 0;
+  const RowsOf rows = sequences > 1 ? RowsOf::kMany : RowsOf::kOnePrompt;
+  const size_t width = static_cast<size_t>(config_.query_heads * config_.head_dim);
+  for (const LayerWeights& w : weights_.layers) {
+    const Product qkv[] = {{nullptr, &w.q.w}, {nullptr, &w.k.w}, {nullptr, &w.v.w}};
+    const Product o{nullptr, &w.o.w}, down{nullptr, &w.down.w};
+    const Product gate_up[] = {{nullptr, &w.gate.w}, {nullptr, &w.up.w}};
+    matmul_.prepare(tokens, hidden, qkv, rows);
+    matmul_.prepare(tokens, width, {&o, 1}, rows);
+    matmul_.prepare(tokens, hidden, gate_up, rows);
+    matmul_.prepare(tokens, static_cast<size_t>(config_.intermediate), {&down, 1}, rows);
+  }
+  known = tokens;
+}
+
+void Forward::prepare_logits(size_t states) {
+  const size_t count = std::min(states, most_states());
+  make_logits(count);
+  const Product head{nullptr, &weights_.head};
+  for (const RowsOf rows : {RowsOf::kMany, RowsOf::kOnePrompt})
+    matmul_.prepare(count, static_cast<size_t>(config_.hidden), {&head, 1}, rows);
+}
+
 void Forward::finish_layer(int layer) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   context_.pool.parallel_for(tokens_,
@@ -165,10 +205,7 @@ void Forward::find_angles() {
   const size_t half = static_cast<size_t>(config_.head_dim) / 2;
   size_t most = 0;
   for (const Row& row : rows_) most = std::max(most, row.ropes->distinct().size());
-  if (cos_.size() < most * max_chunk_ * half) {
-    cos_.resize(most * max_chunk_ * half);
-    sin_.resize(most * max_chunk_ * half);
-  }
+  make_angles(most);
   context_.pool.parallel_for(most * tokens_, [&](size_t i, int) {
     const size_t rope = i / tokens_, t = i % tokens_, at = (rope * max_chunk_ + t) * half;
     const auto& distinct = rows_[t].ropes->distinct();
@@ -312,7 +349,7 @@ void Forward::mlp(int layer) {
 const float* Forward::logits(size_t count, RowSource row, RowsOf rows) {
   const auto hidden = static_cast<size_t>(config_.hidden);
   const auto vocab = static_cast<size_t>(config_.vocab);
-  if (logits_.size() < count * vocab) logits_.resize(count * vocab);
+  make_logits(count);
   const Product head{logits_.data(), &weights_.head};
   matmul_.run(count, hidden, row, {&head, 1}, rows);
   if (const float cap = weights_.config.logit_soft_cap; cap > 0)

@@ -74,6 +74,11 @@ class Forward {
   /// At most most_states() of them. Whether they are finite is the caller's to ask, row by row.
   const float* logits_after(std::span<const float* const> states);
   size_t most_states() const;
+  /// Makes buffers large enough for a pass of `tokens` tokens of `sequences` sequences, each with
+  /// at most so many ropes. Throws kOutOfMemory.
+  void prepare(size_t tokens, size_t sequences, size_t ropes);
+  /// The same for logits after so many states.
+  void prepare_logits(size_t states);
   /// Throws kNonFinite if any of logits [count, V] is not finite.
   void check_finite(const float* logits, size_t count) const;
 
@@ -108,6 +113,8 @@ class Forward {
   void list_rows(std::span<const Sequence> sequences);
   void check_tokens(std::span<const int32_t> tokens) const;
   void check_count(size_t tokens) const;
+  void make_angles(size_t ropes);
+  void make_logits(size_t states);
   void embed();
   void find_angles();
   /// q_, keys and values; `pending`: the layer before left an update.
@@ -138,7 +145,9 @@ class Forward {
   size_t tokens_ = 0;      // of the last run()
   std::vector<Row> rows_;  // [T]
   Rows at_{};
-  bool many_ = false;  // the rows are of several sequences
+  bool many_ = false;    // the rows are of several sequences
+  size_t prepared_ = 0;  // tokens of the last prepare() for one sequence
+  size_t prepared_many_ = 0;
   Observer observer_;
 
   Array<float> hidden_;     // [T, hidden] the residual stream

@@ -132,6 +132,13 @@ void grow(Array<T>& a, size_t n) {
 
 }  // namespace
 
+/// How a run is carried out.
+struct Matmul::Way {
+  bool few = false;      // rows share each row of weights as it is read
+  bool bf16 = false;     // else by bf16 hardware
+  bool rounded = false;  // inputs as 8 or 16 bits in blocks
+};
+
 struct Matmul::State {
   State(const Context& c, MatmulPrecision p)
       : context(c),
@@ -152,11 +159,13 @@ struct Matmul::State {
     }
   }
 
-  void make_rows(size_t tokens, size_t in, RowSource source, bool bf16, bool rounded);
+  void make_room(size_t tokens, size_t in, const Way& way);
+  void make_rows(size_t tokens, size_t in, RowSource source, const Way& way);
   const void* weights_of(const Tile& tile, const WeightMatrix& w, Worker& mine) const;
   void run_few(size_t tokens, size_t in, std::span<const Product> products);
   void multiply_few(const Tile& tile, const Product& product, size_t first, size_t count);
-  void run_many(size_t tokens, size_t in, std::span<const Product> products, bool bf16);
+  void list_many(size_t tokens, size_t in, std::span<const Product> products, bool bf16);
+  void run_many(std::span<const Product> products);
   const Primitive& primitive(const TileShape& shape);
   void run_tile(const Tile& tile, const Product& product, int worker);
 
@@ -175,16 +184,20 @@ struct Matmul::State {
   std::vector<Tile> tiles;
 };
 
-void Matmul::State::make_rows(size_t tokens, size_t in, RowSource source, bool bf16, bool rounded) {
-  const bool wide = precision == MatmulPrecision::kF32;
-  const size_t bytes = rounded_bytes(in, wide);
-  if (rounded) grow(x_rounded, tokens * bytes);
-  if (bf16) {
+void Matmul::State::make_room(size_t tokens, size_t in, const Way& way) {
+  if (way.rounded) grow(x_rounded, tokens * rounded_bytes(in, precision == MatmulPrecision::kF32));
+  if (way.bf16) {
     grow(x_bf16, tokens * in);
     for (Worker& w : workers) grow(w.row, in);
   } else {
     grow(x, tokens * in);
   }
+}
+
+void Matmul::State::make_rows(size_t tokens, size_t in, RowSource source, const Way& way) {
+  const bool wide = precision == MatmulPrecision::kF32, bf16 = way.bf16, rounded = way.rounded;
+  const size_t bytes = rounded_bytes(in, wide);
+  make_room(tokens, in, way);
   context.pool.parallel_for(tokens, [&](size_t t, int worker) {
     float* row = bf16 ? workers[static_cast<size_t>(worker)].row.data() : x.data() + t * in;
     source(row, t);
@@ -300,8 +313,8 @@ void Matmul::State::run_tile(const Tile& tile, const Product& product, int worke
   }
 }
 
-void Matmul::State::run_many(size_t tokens, size_t in, std::span<const Product> products,
-                             bool bf16) {
+void Matmul::State::list_many(size_t tokens, size_t in, std::span<const Product> products,
+                              bool bf16) {
   if (primitives.size() > kMaxPrimitives) primitives.clear();
   tiles.clear();
   size_t results = 0, widened = 0, scratchpad = 0;
@@ -326,10 +339,30 @@ void Matmul::State::run_many(size_t tokens, size_t in, std::span<const Product> 
     grow(w.weights, widened);
     grow(w.scratchpad, scratchpad);
   }
+}
+
+void Matmul::State::run_many(std::span<const Product> products) {
   context.pool.parallel_for(tiles.size(), [&](size_t i, int worker) {
     run_tile(tiles[i], products[tiles[i].product], worker);
   });
 }
+
+namespace {
+
+template <class F>
+void named_errors(size_t tokens, size_t in, const F& f) {
+  try {
+    f();
+  } catch (const dnnl::error& e) {
+    // Refused pages for code are a "runtime error" of its own.
+    const bool memory = e.status == dnnl_out_of_memory || e.status == dnnl_runtime_error;
+    throw Error(memory ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
+                fmt::format("oneDNN: {} ({} tokens, {} inputs){}", e.message, tokens, in,
+                            memory ? "; the machine gave it no memory" : ""));
+  }
+}
+
+}  // namespace
 
 Matmul::Matmul(const Context& context, MatmulPrecision precision)
     : state_(std::make_unique<State>(context, precision)) {}
@@ -345,26 +378,32 @@ void Matmul::run(size_t tokens, size_t in, RowSource row, std::span<const Produc
     throw Error(ErrorCode::kInternal,
                 fmt::format("a product of [{}, {}] with inputs of {}", p.w->out, p.w->in, in));
   }
-  const bool few = rows == RowsOf::kMany || tokens <= kFewTokens || !state_->generates;
-  const bool bf16 = !few && state_->has_bf16 && state_->precision == MatmulPrecision::kFast &&
-                    std::all_of(products.begin(), products.end(), [](const Product& p) {
-                      return p.w->type == WeightType::kBF16 || !dense_type(p.w->type);
-                    });
-  const bool rounded = few && std::any_of(products.begin(), products.end(),
-                                          [](const Product& p) { return !dense_type(p.w->type); });
-  state_->make_rows(tokens, in, row, bf16, rounded);
-  try {
-    if (few)
-      state_->run_few(tokens, in, products);
-    else
-      state_->run_many(tokens, in, products, bf16);
-  } catch (const dnnl::error& e) {
-    // Refused pages for code are a "runtime error" of its own.
-    const bool memory = e.status == dnnl_out_of_memory || e.status == dnnl_runtime_error;
-    throw Error(memory ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
-                fmt::format("oneDNN: {} ({} tokens, {} inputs){}", e.message, tokens, in,
-                            memory ? "; the machine gave it no memory" : ""));
-  }
+  const Way way = this->way(tokens, products, rows);
+  state_->make_rows(tokens, in, row, way);
+  if (way.few) return state_->run_few(tokens, in, products);
+  named_errors(tokens, in, [&] {
+    state_->list_many(tokens, in, products, way.bf16);
+    state_->run_many(products);
+  });
+}
+
+void Matmul::prepare(size_t tokens, size_t in, std::span<const Product> products, RowsOf rows) {
+  const Way way = this->way(tokens, products, rows);
+  state_->make_room(tokens, in, way);
+  if (!way.few)
+    named_errors(tokens, in, [&] { state_->list_many(tokens, in, products, way.bf16); });
+}
+
+Matmul::Way Matmul::way(size_t tokens, std::span<const Product> products, RowsOf rows) const {
+  Way way;
+  way.few = rows == RowsOf::kMany || tokens <= kFewTokens || !state_->generates;
+  way.bf16 = !way.few && state_->has_bf16 && state_->precision == MatmulPrecision::kFast &&
+             std::all_of(products.begin(), products.end(), [](const Product& p) {
+               return p.w->type == WeightType::kBF16 || !dense_type(p.w->type);
+             });
+  way.rounded = way.few && std::any_of(products.begin(), products.end(),
+                                       [](const Product& p) { return !dense_type(p.w->type); });
+  return way;
 }
 
 void matmul(const Context& context, float* y, const float* x, const WeightMatrix& w, size_t tokens,
