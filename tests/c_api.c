@@ -250,7 +250,18 @@ static int reports(const pith_engine* engine, int32_t layers, const int32_t* ids
   const int64_t more[] = {(int64_t)(8 * count), (int64_t)(8 * count + 1)};
   CHECK(pith_session_protect(session, more, 1, &error) == PITH_OK);
   CHECK(pith_session_protect(session, protect, 1, &error) == PITH_INVALID_ARGUMENT);
+  CHECK(pith_session_reserve(session, 1000, &error) == PITH_CONTEXT_FULL);
+  CHECK(pith_session_reserve(NULL, 1, &error) == PITH_INVALID_ARGUMENT);
+  CHECK(pith_session_reserve(session, 20, &error) == PITH_OK);
   for (int i = 0; i < 4; ++i) CHECK(pith_session_prefill(session, ids, 1, NULL, &error) == PITH_OK);
+  pith_engine_info info = {.size = sizeof(info)};
+  CHECK(pith_engine_get_info(engine, &info, &error) == PITH_OK && info.bytes_reserved > 0);
+  CHECK(pith_engine_set_memory_limit(engine, 1, &error) == PITH_OK);
+  CHECK(pith_session_prefill(session, ids, 1, NULL, &error) == PITH_OK); /* its room is there */
+  CHECK(pith_session_reserve(session, 100, &error) == PITH_OUT_OF_MEMORY);
+  CHECK(pith_engine_set_memory_limit(engine, 0, &error) == PITH_OK);
+  CHECK(pith_session_reserve(session, 0, &error) == PITH_OK);
+  CHECK(pith_engine_get_info(engine, &info, &error) == PITH_OK && info.bytes_reserved == 0);
 
   pith_ledger ledger = {.size = sizeof(ledger)};
   CHECK(pith_session_ledger(session, &ledger, NULL) == PITH_OK);
@@ -323,7 +334,7 @@ static int batches(const pith_engine* engine, size_t vocab, const int32_t* ids, 
   CHECK(pith_engine_step(engine, works, kSessions, &error) == PITH_OK);
   for (size_t i = 0; i < kSessions; ++i) {
     const float* expected = NULL;
-    CHECK(works[i].status == PITH_OK && works[i].next >= 0);
+    CHECK(works[i].status == PITH_OK && works[i].next >= 0 && works[i].appended);
     CHECK(pith_session_prefill(alone[i], ids + i, 1, &expected, &error) == PITH_OK);
     CHECK(memcmp(expected, works[i].logits, vocab * sizeof(float)) == 0);
     pith_sampler* again = NULL;

@@ -82,6 +82,8 @@ struct Work {
   // Results.
   int32_t next = -1;                  ///< the token drawn
   std::optional<Error> failure = {};  ///< the error that Session::append or sample would throw
+  /// The tokens were appended, even where making or drawing from their logits failed.
+  bool appended = false;
   /// The prompt is not read through: give the same work again. Until then the session is as it was
   /// before; whatever else is done to it drops what was read.
   bool goes_on = false;
@@ -113,6 +115,12 @@ class Engine {
   /// its runtime count there (Runtime::bytes_in_use).
   size_t bytes_in_use() const;
   size_t peak_bytes() const;
+  /// Bytes set aside and not in use (Session::try_reserve, steps under way). With those in use they
+  /// are what memory_limit bounds.
+  size_t bytes_reserved() const;
+  /// Changes its runtime's limit between two passes; 0 = none. Bytes beyond a lower limit stay,
+  /// and none are added until there is room again.
+  void set_memory_limit(size_t bytes);
 
   const std::shared_ptr<const Model>& model() const;
   const EngineOptions& options() const;  ///< as given; a given runtime fills in its own

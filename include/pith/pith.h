@@ -126,6 +126,9 @@ void pith_engine_defaults(pith_engine_options* options, size_t size);
 pith_status pith_engine_create(const pith_model* model, const pith_engine_options* options,
                                pith_engine** engine, pith_error* error);
 void pith_engine_free(pith_engine* engine);
+/* Changes the limit of all that shares the engine's compute, between two passes; 0 = none. */
+pith_status pith_engine_set_memory_limit(const pith_engine* engine, size_t bytes,
+                                         pith_error* error);
 
 typedef struct pith_engine_info {
   size_t size;
@@ -134,6 +137,7 @@ typedef struct pith_engine_info {
   size_t scratch;      /* of the engine alone */
   const char* isa;     /* valid as long as the engine */
   int32_t device, threads;
+  size_t bytes_reserved; /* set aside and not in use: the limit bounds both together */
 } pith_engine_info;
 
 pith_status pith_engine_get_info(const pith_engine* engine, pith_engine_info* info,
@@ -198,6 +202,10 @@ pith_status pith_session_prefill(pith_session* session, const int32_t* tokens, s
 /* Protects tokens that are still to come, as pith_session_options does. */
 pith_status pith_session_protect(pith_session* session, const int64_t* ranges, size_t count,
                                  pith_error* error);
+/* Sets memory aside for `tokens` tokens more: until they are appended no limit refuses them. After
+ * PITH_OUT_OF_MEMORY nothing has changed. Each call replaces the last one's; 0 gives the room back.
+ * PITH_UNSUPPORTED on the GPU. */
+pith_status pith_session_reserve(pith_session* session, size_t tokens, pith_error* error);
 
 size_t pith_session_tokens(const pith_session* session);
 /* The tokens seen [*count], valid until the session's next call. */
@@ -306,6 +314,7 @@ typedef struct pith_work {
   size_t status;         /* output: a pith_status */
   size_t slice;          /* under prompt=exact and once: most units of a prompt to read; 0: all */
   int32_t goes_on;       /* output: not 0: the prompt is not read through; give the work again */
+  int32_t appended;      /* output: not 0: the tokens are there, whatever became of their logits */
 } pith_work;
 
 /* Runs the works of one token in one pass, which reads the weights once; prompts follow. The other

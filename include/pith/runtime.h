@@ -52,6 +52,8 @@ class Runtime {
   /// Bytes of all that was made with it, without weights: now, and at most so far.
   size_t bytes_in_use() const;
   size_t peak_bytes() const;
+  size_t bytes_reserved() const;          ///< as Engine's, of all engines
+  void set_memory_limit(size_t bytes);    ///< as Engine's
   const RuntimeOptions& options() const;  ///< as they were given
   Device device() const;
   int threads() const;      ///< 1 on the GPU

@@ -77,8 +77,10 @@ class Session {
   /// kOutOfMemory, kNonFinite. If `progress` returns false, the tokens of finished chunks stay and
   /// the rest of the prompt may be appended later, with the same bits. Under prompt=exact and
   /// prompt=once (PromptReading) none stay: the session is as it was before the call.
-  /// After an error in the middle of a chunk every later call throws, because the layers disagree;
-  /// fork() before risky steps.
+  /// On the CPU memory for all of a call is asked for first: after kOutOfMemory the session is as
+  /// it was, and the call may be given again. After another error in the middle of a chunk (on the
+  /// GPU kOutOfMemory too) every later call throws, because the layers disagree; fork() before
+  /// risky steps.
   std::span<const float> prefill(std::span<const int32_t> tokens, const Progress& progress = {});
   /// As prefill, without copying logits to the host; follow it with sample().
   void append(std::span<const int32_t> tokens, const Progress& progress = {});
@@ -104,6 +106,15 @@ class Session {
   /// Throws kInvalidArgument, with nothing changed, for ranges that are reversed, overlap, have
   /// begun, or exceed the context.
   void protect(std::span<const TokenRange> ranges);
+
+  /// Sets memory aside for `tokens` tokens more, however they come: until they are appended no
+  /// limit of memory refuses them. False, with nothing changed, where there is no room for so many.
+  /// Each call replaces the last one's; 0 gives the room back. Forks of a session with room copy at
+  /// once and have none of their own. Throws kContextFull; kUnsupported on the GPU, whose sessions
+  /// may run out of memory in a step.
+  bool try_reserve(size_t tokens);
+  /// The same; throws kOutOfMemory where try_reserve says false.
+  void reserve(size_t tokens);
 
   /// Writes a file from which another process continues bit for bit. The file appears whole or not
   /// at all. It holds the conversation, so its mode is 0600. Throws kIo, also if the file exists

@@ -182,6 +182,11 @@ pith_status pith_engine_create(const pith_model* model, const pith_engine_option
 
 void pith_engine_free(pith_engine* engine) { delete engine; }
 
+pith_status pith_engine_set_memory_limit(const pith_engine* engine, size_t bytes,
+                                         pith_error* error) {
+  return guarded(error, [&] { given(engine, "the engine").engine->set_memory_limit(bytes); });
+}
+
 pith_status pith_engine_get_info(const pith_engine* engine, pith_engine_info* info,
                                  pith_error* error) {
   return guarded(error, [&] {
@@ -193,7 +198,8 @@ pith_status pith_engine_get_info(const pith_engine* engine, pith_engine_info* in
            .scratch = e.ledger().scratch,
            .isa = e.isa(),
            .device = static_cast<int32_t>(e.options().device),
-           .threads = e.threads()},
+           .threads = e.threads(),
+           .bytes_reserved = e.bytes_reserved()},
           "the place for what the engine is");
   });
 }

@@ -102,6 +102,7 @@ void tell(pith_work* to, const Work& work) {
   pith_work w = read(to, {}, "a work");
   w.next = work.next;
   w.goes_on = work.goes_on;
+  w.appended = work.appended;
   w.status = PITH_OK;
   if (work.failure) w.status = failed(w.error, work.failure->code(), work.failure->what());
   if (!work.failure) succeeded(w.error);
@@ -246,6 +247,10 @@ pith_status pith_session_protect(pith_session* session, const int64_t* ranges, s
                                  pith_error* error) {
   return guarded(error,
                  [&] { given(session, "the session").session.protect(ranges_of(ranges, count)); });
+}
+
+pith_status pith_session_reserve(pith_session* session, size_t tokens, pith_error* error) {
+  return guarded(error, [&] { given(session, "the session").session.reserve(tokens); });
 }
 
 size_t pith_session_tokens(const pith_session* session) {

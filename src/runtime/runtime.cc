@@ -45,6 +45,11 @@ Runtime::Runtime(const RuntimeOptions& options) : state_(std::make_unique<State>
 Runtime::~Runtime() = default;
 size_t Runtime::bytes_in_use() const { return state_->backend->memory.total(); }
 size_t Runtime::peak_bytes() const { return state_->backend->memory.peak(); }
+size_t Runtime::bytes_reserved() const { return set_aside(state_->backend->memory); }
+void Runtime::set_memory_limit(size_t bytes) {
+  const std::lock_guard turn(state_->backend->turn);
+  state_->backend->memory.set_limit(bytes);
+}
 const RuntimeOptions& Runtime::options() const { return state_->options; }
 Device Runtime::device() const { return state_->options.device; }
 int Runtime::threads() const { return state_->backend->threads(); }

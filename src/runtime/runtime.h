@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 
@@ -46,6 +47,12 @@ struct Runtime::State {
   pid_t process;
   std::unique_ptr<RuntimeBackend> backend;
 };
+
+/// Bytes that count for limits beside those in use.
+inline size_t set_aside(const MemoryCounter& memory) {
+  const size_t live = memory.total();
+  return std::max(memory.held(), live) - live;
+}
 
 /// `options` are checked. Throws kUnsupported in a build without CUDA and on a machine without a
 /// GPU.

@@ -128,6 +128,8 @@ class Scheduler {
   void start(Running& r, Waiting& waiting);
   void decode_pass();
   void read_chunk();
+  /// Whether a work that was refused for want of memory is to be given again. `others`: some run.
+  bool comes_again(const Work& work, bool others);
   Running* next_to_read();
   void prompt_read(Running& r, std::span<const float> logits);
   void settle(Running& r);

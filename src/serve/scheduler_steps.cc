@@ -47,9 +47,10 @@ void Scheduler::decode_pass() {
   const auto now = Clock::now();
   metrics_.step(works.size(), seconds(now - start));
   owed_ -= seconds(now - start);
+  const bool others = std::ranges::any_of(works, [](const Work& w) { return w.appended; });
   for (size_t w = 0; w < works.size(); ++w) {
     Running& r = *of[w].running;
-    if (r.over) continue;
+    if (r.over || comes_again(works[w], others)) continue;
     if (works[w].failure) {
       fail(r, refusal_of(*works[w].failure), "error");
       continue;
@@ -65,6 +66,13 @@ void Scheduler::decode_pass() {
                 session.context() - session.tokens());
     settle(r);
   }
+}
+
+// Such a work has changed nothing; memory comes back as others end and snapshots go.
+bool Scheduler::comes_again(const Work& work, bool others) {
+  if (!work.failure || work.failure->code() != ErrorCode::kOutOfMemory || work.appended)
+    return false;
+  return tree_.shrink(step_bytes()) > 0 || others;
 }
 
 Running* Scheduler::next_to_read() {
@@ -105,6 +113,7 @@ void Scheduler::read_chunk() {
   }
   engine_->step({&work, 1});
   const double took = seconds(Clock::now() - start);
+  if (comes_again(work, writing)) return;
   metrics_.prompt_chunk(work.goes_on ? 0 : work.tokens.size(), took);
   owed_ = took * (1 - options_.prefill_share) / options_.prefill_share;
   r->prompt_seconds += took;

@@ -19,6 +19,13 @@ namespace pith {
 
 struct RuntimeBackend;  // runtime/runtime.h
 
+/// Tokens that are to come.
+struct RoomAsked {
+  size_t tokens = 0;
+  size_t at_once = 0;   ///< the most of them in a pass
+  bool logits = false;  ///< last_logits() after them
+};
+
 /// The cache of a session and where its last token left off.
 class SessionBackend {
  public:
@@ -27,6 +34,16 @@ class SessionBackend {
   /// What it shares with its clones is copied: from then on it may be written. Throws kOutOfMemory
   /// with nothing changed.
   virtual void own() = 0;
+
+  /// Sets aside what is asked for until settle(). Throws kOutOfMemory with nothing changed.
+  virtual void ask(const RoomAsked& /*asked*/) {}
+  virtual void settle() noexcept {}
+  /// The same until so many tokens have come; none: no longer. Throws kUnsupported.
+  virtual void reserve(const RoomAsked& asked) = 0;
+  virtual bool has_room() const { return false; }
+  /// What was set aside for `other`, which is this one's original or copy, is this one's from now
+  /// on.
+  virtual void take_room(SessionBackend& /*other*/) {}
 
   virtual void end_prompt() = 0;
   virtual void protect(std::span<const TokenRange> ranges) = 0;
@@ -89,6 +106,11 @@ class EngineBackend {
   /// `options` are checked. Throws as Session's constructor does. From any thread.
   virtual std::unique_ptr<SessionBackend> make_session(const SessionOptions& options) = 0;
 
+  /// Makes its own buffers large enough for a chunk of so many tokens of one session; for a token
+  /// each of many; for that many logits. Throws kOutOfMemory.
+  virtual void prepare_chunk(size_t /*tokens*/) {}
+  virtual void prepare_tokens(size_t /*sessions*/) {}
+  virtual void prepare_logits(size_t /*count*/) {}
   /// Runs a chunk of one session's checked tokens, which may be written; their rows are appended to
   /// its cache.
   virtual void run_chunk(SessionBackend& session, std::span<const int32_t> tokens,

@@ -3,13 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "core/allocation.h"
 #include "core/copy_on_write.h"
 #include "model/forward.h"
 #include "model/loaders/weights.h"
+#include "model/prompt_blocks.h"
 #include "model/prompt_pass.h"
 #include "runtime/runtime.h"
 #include "session/state.h"
@@ -25,7 +30,7 @@ class Held {
        const SessionOptions& o)
       : all_(all),
         limit_(o.cache_limit),
-        memory_(all, limit_),
+        memory_(*whole_, limit_),
         hidden_(static_cast<size_t>(model.config().hidden)),
         cache_(std::make_unique<KvCache>(Context{pool, memory_, kernels},
                                          cache_shape(model.config(), o), o.policy, o.seed,
@@ -33,12 +38,39 @@ class Held {
         state_(memory_, MemoryKind::kScratch),
         logits_(memory_, MemoryKind::kScratch) {}
   Held(const Held& o) : Held(o, o.limit_, true) { like_ = o.like_; }
+  ~Held() { whole_->set_floor(0); }
   /// What has seen nothing, like `empty`, which lives as long.
   Held(std::shared_ptr<const Held> empty, const SessionOptions& o)
       : Held(*empty, o.cache_limit, false) {
     like_ = std::move(empty);
     cache_->protect(o.protect);
     if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
+  }
+
+  /// Sets memory aside for all that this comes to hold. Throws kOutOfMemory with nothing changed.
+  void set_room(const PassRoom& room) {
+    const size_t wanted = room.total();
+    whole_->set_floor(wanted);
+    try {
+      memory_.set_floor(room.cache);  // refused where its own limit is lower
+    } catch (...) {
+      whole_->set_floor(floor_);
+      throw;
+    }
+    memory_.set_floor(0);
+    floor_ = wanted;
+  }
+  void lower_room(size_t bytes) noexcept { whole_->set_floor(floor_ = bytes); }
+  void take_room(Held& other, size_t bytes) {
+    MemoryCounter::move_floor(*other.whole_, *whole_, bytes);
+    other.floor_ = 0;
+    floor_ = bytes;
+  }
+  MemoryCounter& whole() { return *whole_; }
+  /// What the state and logits come to take beside the cache.
+  size_t state_bytes(bool logits, size_t vocabulary) const {
+    const size_t kept = logits || !logits_.empty() ? vocabulary : 0;
+    return allocated_bytes(hidden_ * sizeof(float)) + allocated_bytes(kept * sizeof(float));
   }
 
   KvCache& cache() { return *cache_; }
@@ -61,7 +93,7 @@ class Held {
 
  private:
   Held(const Held& o, size_t limit, bool goes_on)
-      : all_(o.all_), limit_(limit), memory_(all_, limit_), hidden_(o.hidden_) {
+      : all_(o.all_), limit_(limit), memory_(*whole_, limit_), hidden_(o.hidden_) {
     const MemoryCounter::CopiesTo ours(o.memory_, memory_, goes_on);
     cache_ = o.cache_->clone();
     state_ = o.state_;
@@ -70,6 +102,10 @@ class Held {
 
   MemoryCounter& all_;  // the engine's
   size_t limit_;
+  // Of all that follows, and scratch of its steps. Tables that forks share outlive it.
+  std::shared_ptr<MemoryCounter> whole_ =
+      std::make_shared<MemoryCounter>(MemoryCounter::Whole{}, all_);
+  size_t floor_ = 0;              // of whole_
   mutable MemoryCounter memory_;  // a copy's bytes are counted by way of it
   size_t hidden_;
   std::unique_ptr<KvCache> cache_;
@@ -81,15 +117,62 @@ class Held {
 /// Forks have what they hold in common until one of them goes on.
 class CpuSession final : public SessionBackend {
  public:
-  CpuSession(std::shared_ptr<const Held> empty, const SessionOptions& o)
-      : held_(std::make_unique<Held>(std::move(empty), o)) {}
+  CpuSession(std::shared_ptr<const Held> empty, const ModelConfig& config, const SessionOptions& o)
+      : config_(config), policy_(o.policy), held_(std::make_unique<Held>(std::move(empty), o)) {}
+  /// Room that is set aside is the original's.
+  CpuSession(const CpuSession& o) : config_(o.config_), policy_(o.policy_), held_(o.held_) {}
 
   std::unique_ptr<SessionBackend> clone() const override {
     return std::make_unique<CpuSession>(*this);
   }
   void own() override { held_.own(); }
+  void ask(const RoomAsked& asked) override {
+    Held& held = held_.own();
+    const size_t now = tokens();
+    const auto set = [&](size_t tokens) {
+      if (!asked_ || !asked_->covers(now, asked)) asked_ = bound(now, tokens, asked);
+      const PassRoom room{asked_->room.cache,
+                          std::max(asked_->room.total(), kept_) - asked_->room.cache};
+      held.set_room(room);
+    };
+    // The bound of one token is hardly less than that of some: it is found for all of them.
+    constexpr size_t kAhead = 64;
+    if (asked.tokens > 1) return set(asked.tokens);
+    try {
+      set(kAhead);
+    } catch (const Error&) {
+      asked_.reset();
+      set(1);
+    }
+  }
+  void settle() noexcept override {
+    if (kept_ > 0 && tokens() >= kept_until_) kept_ = 0;
+    if (!held_.shared()) held_.own().lower_room(kept_);
+  }
+  void reserve(const RoomAsked& asked) override {
+    Held& held = held_.own();
+    if (asked.tokens == 0) {
+      kept_ = 0;
+      return held.lower_room(0);
+    }
+    const Bound most = bound(tokens(), asked.tokens, asked);
+    held.set_room(most.room);
+    kept_ = most.room.total();
+    kept_until_ = tokens() + asked.tokens;
+  }
+  bool has_room() const override { return kept_ > 0; }
+  void take_room(SessionBackend& other) override {
+    auto& from = static_cast<CpuSession&>(other);
+    if (from.kept_ == 0) return;
+    held_.own().take_room(from.held_.own(), from.kept_);
+    kept_ = std::exchange(from.kept_, 0);
+    kept_until_ = from.kept_until_;
+  }
   void end_prompt() override { held_.own().cache().end_prefill(); }
-  void protect(std::span<const TokenRange> ranges) override { held_.own().cache().protect(ranges); }
+  void protect(std::span<const TokenRange> ranges) override {
+    held_.own().cache().protect(ranges);
+    asked_.reset();
+  }
   HeadRows rows(int layer, int head) const override { return held_->cache().rows(layer, head); }
   std::vector<AttentionError> attention_errors() const override {
     return held_->cache().attention_errors();
@@ -122,7 +205,28 @@ class CpuSession final : public SessionBackend {
     return a.loads() ? held_.own() : const_cast<Held&>(*held_);
   }
 
+  /// The most that is there while tokens [from, to) come.
+  struct Bound {
+    size_t from = 0, to = 0, at_once = 0;
+    bool logits = false;
+    PassRoom room;
+    bool covers(size_t now, const RoomAsked& a) const {
+      return now >= from && now + a.tokens <= to && a.at_once <= at_once && logits >= a.logits;
+    }
+  };
+  Bound bound(size_t now, size_t tokens, const RoomAsked& asked) const {
+    Bound b{now, now + tokens, asked.at_once, asked.logits, {}};
+    b.room = held_->cache().room(tokens, asked.at_once);
+    b.room.cache += held_->state_bytes(asked.logits, static_cast<size_t>(config_.vocab));
+    if (asked.tokens > 1) b.room.beside += prompt_bytes(config_, policy_, tokens, Device::kCpu);
+    return b;
+  }
+
+  const ModelConfig& config_;
+  Policy policy_;
   CopyOnWrite<Held> held_;
+  std::optional<Bound> asked_;        // the last that was found
+  size_t kept_ = 0, kept_until_ = 0;  // bytes for so many tokens in all
 };
 
 class CpuPrompt final : public PromptWork {
@@ -158,7 +262,11 @@ class CpuEngine final : public EngineBackend {
                  o.f32_arithmetic ? MatmulPrecision::kF32 : MatmulPrecision::kFast) {}
 
   std::unique_ptr<SessionBackend> make_session(const SessionOptions& o) override {
-    return std::make_unique<CpuSession>(empty_session(o), o);
+    auto made = std::make_unique<CpuSession>(empty_session(o), model_->config(), o);
+    const size_t ropes = made->cache().ropes().distinct().size();
+    for (size_t most = ropes_; most < ropes && !ropes_.compare_exchange_weak(most, ropes);) {
+    }
+    return made;
   }
 
   void run_chunk(SessionBackend& session, std::span<const int32_t> tokens,
@@ -171,10 +279,21 @@ class CpuEngine final : public EngineBackend {
   std::unique_ptr<PromptWork> begin_prompt(SessionBackend& session, std::span<const int32_t> tokens,
                                            bool ends) override {
     CpuSession& s = of(session);
-    return std::make_unique<CpuPrompt>(
-        forward_, s,
-        PromptPass(forward_, {pool_, own_, kernels_}, *model_, s.cache(), tokens, ends));
+    for (const PromptRange& block : prompt_blocks(tokens.size(), forward_.max_chunk()))
+      forward_.prepare(block.count, 1, ropes_);
+    forward_.prepare_logits(1);
+    return std::make_unique<CpuPrompt>(forward_, s,
+                                       PromptPass(forward_, {pool_, s.writes().whole(), kernels_},
+                                                  *model_, s.cache(), tokens, ends));
   }
+
+  void prepare_chunk(size_t tokens) override { forward_.prepare(tokens, 1, ropes_); }
+  void prepare_tokens(size_t sessions) override {
+    const size_t most = std::min(sessions, forward_.max_chunk());
+    forward_.prepare(most, most, ropes_);
+    if (sessions % forward_.max_chunk() == 1) forward_.prepare(1, 1, ropes_);
+  }
+  void prepare_logits(size_t count) override { forward_.prepare_logits(count); }
 
   void run_tokens(std::span<TokenWork> works) override {
     for (size_t first = 0; first < works.size(); first += forward_.max_chunk())
@@ -264,6 +383,7 @@ class CpuEngine final : public EngineBackend {
   MemoryCounter memory_;  // of the engine and its sessions
   MemoryCounter own_;     // of the engine alone
   Forward forward_;
+  std::atomic<size_t> ropes_{1};  // the most that a session's layers tell apart
   std::mutex making_;
   std::map<std::string, std::weak_ptr<const Held>> empties_;
 };

@@ -107,7 +107,7 @@ class Engine::Step {
                     "a step was given two works of one session; give it one at a time");
       w.next = -1;
       w.failure.reset();
-      w.goes_on = false;
+      w.appended = w.goes_on = false;
     }
   }
 
@@ -116,17 +116,25 @@ class Engine::Step {
       s.check(w.tokens, w.append);
       s.backend->own();
     });
+    prepare();
+    each([](Work& w, Session::State& s) {
+      if (is_token(w)) s.backend->ask({.tokens = 1, .at_once = 1});
+    });
     run_tokens();
     each([](Work& w, Session::State& s) {
       if (!is_token(w)) return;
+      w.appended = true;
       s.came(w.append);
       if (ends_prompt(w.append, 1)) s.end_prompt();
     });
+    for (Work& w : works_) state_of(w).backend->settle();
     finish(is_token);
     each([](Work& w, Session::State& s) {
       if (is_token(w)) return;
+      const Session::State::Settles then(s);
       s.run(w.tokens, w.append, {.slice = w.slice});
       w.goes_on = s.reading != nullptr;
+      w.appended = !w.goes_on;
     });
     finish([](const Work& w) { return !is_token(w) && !w.goes_on; });
   }
@@ -147,6 +155,20 @@ class Engine::Step {
       } catch (...) {
         w.failure = as_error(std::current_exception());
       }
+    }
+  }
+
+  /// Buffers that all share, before anything is asked of a session.
+  void prepare() {
+    const auto tokens = static_cast<size_t>(
+        std::ranges::count_if(works_, [](const Work& w) { return !w.failure && is_token(w); }));
+    try {
+      const std::lock_guard turn(state_.turn);
+      if (tokens > 0) state_.backend->prepare_tokens(tokens);
+      state_.backend->prepare_logits(works_.size());
+    } catch (...) {
+      for (Work& w : works_)
+        if (!w.failure) w.failure = as_error(std::current_exception());
     }
   }
 
@@ -229,6 +251,8 @@ size_t Engine::next_chunk(size_t left) const {
 Ledger Engine::ledger() const { return state_->backend->ledger(); }
 size_t Engine::bytes_in_use() const { return state_->backend->memory().total(); }
 size_t Engine::peak_bytes() const { return state_->backend->memory().peak(); }
+size_t Engine::bytes_reserved() const { return set_aside(state_->backend->memory()); }
+void Engine::set_memory_limit(size_t bytes) { state_->runtime->set_memory_limit(bytes); }
 const std::shared_ptr<const Model>& Engine::model() const { return state_->model; }
 const EngineOptions& Engine::options() const { return state_->options; }
 const std::shared_ptr<Runtime>& Engine::runtime() const { return state_->runtime; }

@@ -47,7 +47,9 @@ Session::State::State(const State& o)
       seen(o.seen),
       failure(o.failure),
       in_prompt(o.in_prompt),
-      cuts(o.cuts) {}
+      cuts(o.cuts) {
+  if (o.backend->has_room()) backend->own();  // rows in common would take the other's room
+}
 
 void Session::State::check_usable() const {
   if (!failure.empty())
@@ -100,18 +102,41 @@ size_t Session::State::run(std::span<const int32_t> ids, Append how, const RunWa
   return done;
 }
 
+size_t Session::State::at_once(size_t tokens) const {
+  return std::min(tokens, engine->options().chunk);
+}
+
+void Session::State::drop_reading() noexcept {
+  if (reading && reading->copy) backend->take_room(*reading->copy);
+  reading = nullptr;
+}
+
 size_t Session::State::run_exactly(std::span<const int32_t> ids, Append how,
                                    const RunWatch& watch) {
   // Whatever is thrown here drops what was read so far.
-  std::unique_ptr<Reading> now = std::move(reading);
-  if (!now || now->how != how || !std::ranges::equal(now->ids, ids)) {
+  std::unique_ptr<Reading> now;
+  if (reading && reading->how == how && std::ranges::equal(reading->ids, ids))
+    now = std::move(reading);
+  drop_reading();
+  if (!now) {
     backend->own();  // without room for that it stays as it was
     seen.own();
     now = std::make_unique<Reading>(Reading{{ids.begin(), ids.end()}, how, {}, {}});
     // A copy of an empty session costs nothing.
-    if (watch.progress || watch.slice > 0 || seen->empty()) now->copy = backend->clone();
-    now->work =
-        device().begin_prompt(now->copy ? *now->copy : *backend, ids, ends_prompt(how, ids.size()));
+    if (watch.progress || watch.slice > 0 || seen->empty()) {
+      now->copy = backend->clone();
+      now->copy->own();
+      now->copy->take_room(*backend);
+    }
+    SessionBackend& reads = now->copy ? *now->copy : *backend;
+    try {
+      reads.ask({ids.size(), at_once(ids.size()), watch.logits});
+      now->work = device().begin_prompt(reads, ids, ends_prompt(how, ids.size()));
+    } catch (...) {
+      reading = std::move(now);
+      drop_reading();
+      throw;
+    }
   }
   PromptWork& work = *now->work;
   try {
@@ -125,15 +150,20 @@ size_t Session::State::run_exactly(std::span<const int32_t> ids, Append how,
         work.advance();
       }
       const size_t done = ids.size() * work.units_done() / work.units();
-      if (watch.progress && !watch.progress(done, ids.size()) && work.units_done() < work.units())
+      if (watch.progress && !watch.progress(done, ids.size()) && work.units_done() < work.units()) {
+        reading = std::move(now);
+        drop_reading();
         return 0;
+      }
     }
     const std::lock_guard turn(shared().turn);
     work.finish(watch.sink);
     std::vector<int32_t>& all = seen.own();
     all.insert(all.end(), ids.begin(), ids.end());
   } catch (...) {
-    if (!now->copy) fail(std::current_exception());
+    if (now && !now->copy) fail(std::current_exception());
+    reading = std::move(now);
+    drop_reading();
     throw;
   }
   if (now->copy) backend = std::move(now->copy);
@@ -141,6 +171,16 @@ size_t Session::State::run_exactly(std::span<const int32_t> ids, Append how,
 }
 
 size_t Session::State::run_chunks(std::span<const int32_t> ids, const RunWatch& watch) {
+  backend->own();  // without room for that it stays as it was
+  {
+    const std::lock_guard turn(shared().turn);
+    for (size_t left = ids.size(), count = 0; left > 0; left -= count) {
+      count = engine->next_chunk(left);
+      device().prepare_chunk(count);
+    }
+    device().prepare_logits(watch.sink ? at_once(ids.size()) : 1);
+  }
+  backend->ask({ids.size(), at_once(ids.size()), watch.logits});
   size_t done = 0;
   while (done < ids.size()) {
     const size_t count = engine->next_chunk(ids.size() - done);
@@ -159,7 +199,6 @@ size_t Session::State::run_chunks(std::span<const int32_t> ids, const RunWatch& 
 
 void Session::State::run_chunk(std::span<const int32_t> ids, const LogitsSink& sink) {
   const auto first = static_cast<int64_t>(seen->size());
-  backend->own();  // without room for that it stays as it was
   std::vector<int32_t>& all = seen.own();
   const std::lock_guard turn(shared().turn);
   try {
@@ -179,14 +218,19 @@ void Session::State::run_chunk(std::span<const int32_t> ids, const LogitsSink& s
 }
 
 void Session::State::came(Append how) {
-  reading = nullptr;  // what was read of it began before these tokens
+  drop_reading();  // what was read of it began before these tokens
   in_prompt = in_prompt && (how == Append::kMore || how == Append::kPart);
   if (in_prompt && how == Append::kMore) cuts.push_back(seen->size());
 }
 
 void Session::State::end_prompt() {
   const std::lock_guard turn(shared().turn);
-  backend->end_prompt();
+  try {
+    backend->end_prompt();
+  } catch (...) {
+    fail(std::current_exception());
+    throw;
+  }
 }
 
 Session::Session(std::shared_ptr<Engine> engine, const SessionOptions& options)
@@ -210,7 +254,9 @@ Session Session::fork(Copy when) const {
 }
 
 std::span<const float> Session::prefill(std::span<const int32_t> ids, const Progress& progress) {
-  append(ids, progress);
+  state_->check(ids, Append::kWhole);
+  const State::Settles then(*state_);
+  state_->run(ids, Append::kWhole, {.progress = progress, .logits = true});
   const std::lock_guard turn(state_->shared().turn);
   return state_->device().last_logits(*state_->backend);
 }
@@ -221,6 +267,7 @@ void Session::append(std::span<const int32_t> ids, const Progress& progress) {
 
 void Session::append(std::span<const int32_t> ids, Append how, const Progress& progress) {
   state_->check(ids, how);
+  const State::Settles then(*state_);
   state_->run(ids, how, {.progress = progress});
 }
 
@@ -241,6 +288,7 @@ std::span<const float> Session::decode(int32_t token) { return prefill({&token, 
 
 void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sink) {
   state_->check(ids, Append::kWhole);
+  const State::Settles then(*state_);
   state_->run(ids, Append::kWhole, {.sink = sink});
 }
 
@@ -266,8 +314,42 @@ std::vector<TokenScore> Session::score(std::span<const int32_t> ids) {
 void Session::protect(std::span<const TokenRange> ranges) {
   state_->check_usable();
   state_->backend->protect(ranges);
-  state_->reading = nullptr;
+  state_->drop_reading();
   state_->options.protect.insert(state_->options.protect.end(), ranges.begin(), ranges.end());
+}
+
+void Session::reserve(size_t tokens) {
+  State& s = *state_;
+  s.check_usable();
+  if (tokens > s.options.context - s.seen->size())
+    throw Error(ErrorCode::kContextFull,
+                fmt::format("room for {} tokens after the {} already seen, in a context of {}; "
+                            "raise it (-c), or ask for fewer",
+                            tokens, s.seen->size(), s.options.context));
+  s.drop_reading();
+  if (tokens > 0) {
+    s.backend->own();
+    const std::lock_guard turn(s.shared().turn);
+    s.device().prepare_chunk(s.at_once(tokens));
+    // With it as many as have room. A short rest of a prompt runs as many sessions' tokens do.
+    constexpr size_t kFew = 16;
+    const auto all = static_cast<size_t>(s.shared().rooms.use_count()) - (s.room ? 1 : 0);
+    const size_t sessions = std::max(all, kFew);
+    s.device().prepare_tokens(sessions);
+    s.device().prepare_logits(all);
+  }
+  s.backend->reserve({tokens, s.at_once(tokens), true});
+  s.room = tokens > 0 ? s.shared().rooms : nullptr;
+}
+
+bool Session::try_reserve(size_t tokens) {
+  try {
+    reserve(tokens);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kOutOfMemory) throw;
+    return false;
+  }
+  return true;
 }
 
 size_t Session::tokens() const { return state_->seen->size(); }

@@ -20,6 +20,8 @@ struct Engine::State {
   std::shared_ptr<Runtime> runtime;
   std::mutex& turn;  // of whoever runs a pass of the runtime's
   std::unique_ptr<EngineBackend> backend;
+  /// Held by each session that memory is set aside for.
+  std::shared_ptr<const char> rooms = std::make_shared<const char>();
 };
 
 /// A prompt that is read exactly, by a copy of its session: until it is read through the session is
@@ -36,6 +38,7 @@ struct RunWatch {
   Progress progress = {};         ///< false: no more
   Session::LogitsSink sink = {};  ///< gets the logits of all of them
   size_t slice = 0;               ///< as Work::slice
+  bool logits = false;            ///< last_logits() is asked for afterwards
 };
 
 struct Session::State {
@@ -53,6 +56,19 @@ struct Session::State {
   /// follows from where it ends.
   std::vector<size_t> cuts;
   std::unique_ptr<Reading> reading;  ///< a prompt that is not read through yet; forks have none
+  std::shared_ptr<const char> room;  ///< Engine::State::rooms, while memory is set aside for it
+
+  /// Gives back what was asked for, when it goes.
+  class Settles {
+   public:
+    explicit Settles(State& state) : state_(state) {}
+    ~Settles() { state_.backend->settle(); }
+    Settles(const Settles&) = delete;
+    Settles& operator=(const Settles&) = delete;
+
+   private:
+    State& state_;
+  };
 
   Engine::State& shared() const { return *engine->state_; }
   EngineBackend& device() const { return *shared().backend; }
@@ -63,7 +79,8 @@ struct Session::State {
   bool reads_exactly(Append how, size_t tokens) const {
     return options.policy.prompt != PromptReading::kChunks && (tokens > 1 || how != Append::kWhole);
   }
-  /// Runs checked tokens, chunk by chunk or a layer at a time, until it is stopped. How many it
+  /// Asks for the memory of all of them, which the caller gives back (Settles); then runs checked
+  /// tokens, chunk by chunk or a layer at a time, until it is stopped. How many it
   /// ran. Notes how they came, and ends the prompt if it does.
   size_t run(std::span<const int32_t> ids, Append how, const RunWatch& watch = {});
   size_t run_chunks(std::span<const int32_t> ids, const RunWatch& watch);
@@ -72,6 +89,10 @@ struct Session::State {
   /// Runs tokens at once, in a turn of its own.
   void run_chunk(std::span<const int32_t> ids, const Session::LogitsSink& sink);
   void end_prompt();
+  /// A prompt that was begun is dropped.
+  void drop_reading() noexcept;
+  /// The most of `tokens` tokens that go through a layer together.
+  size_t at_once(size_t tokens) const;
   /// Notes how the newest tokens came; what ends a prompt or is of an answer ends in_prompt.
   void came(Append how);
   /// Notes why the layers disagree.

@@ -241,6 +241,7 @@ void Program::ledger() {
 }
 
 void Program::protect() {
+  done(pith_session_reserve(one_of(sessions_), from_.below(40), error()));
   done(pith_session_protect(one_of(sessions_), ranges(), from_.below(3), error()));
 }
 

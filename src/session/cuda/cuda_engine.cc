@@ -107,6 +107,12 @@ class CudaSession final : public SessionBackend {
     const cuda::Turn turn(shared_.runtime);
     held_.own();
   }
+  void reserve(const RoomAsked& asked) override {
+    if (asked.tokens == 0) return;
+    throw Error(ErrorCode::kUnsupported,
+                "room for tokens on the GPU; it is set aside on the CPU. Bound a session's memory "
+                "by cache_limit, and sum estimate_ledger over those that run");
+  }
   void end_prompt() override {
     const cuda::Turn turn(shared_.runtime);
     writes().cache().end_prefill();
