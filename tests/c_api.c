@@ -9,6 +9,7 @@
 #include "c_check.h"
 #include "pith/pith.h"
 #include "pith/pith_layer.h"
+#include "pith/pith_prefix.h"
 
 static const char* kPolicy = "keydiff(budget=8)+int4,window=4";
 

@@ -126,9 +126,6 @@ void pith_engine_defaults(pith_engine_options* options, size_t size);
 pith_status pith_engine_create(const pith_model* model, const pith_engine_options* options,
                                pith_engine** engine, pith_error* error);
 void pith_engine_free(pith_engine* engine);
-/* Changes the limit of all that shares the engine's compute, between two passes; 0 = none. */
-pith_status pith_engine_set_memory_limit(const pith_engine* engine, size_t bytes,
-                                         pith_error* error);
 
 typedef struct pith_engine_info {
   size_t size;
@@ -202,10 +199,6 @@ pith_status pith_session_prefill(pith_session* session, const int32_t* tokens, s
 /* Protects tokens that are still to come, as pith_session_options does. */
 pith_status pith_session_protect(pith_session* session, const int64_t* ranges, size_t count,
                                  pith_error* error);
-/* Sets memory aside for `tokens` tokens more: until they are appended no limit refuses them. After
- * PITH_OUT_OF_MEMORY nothing has changed. Each call replaces the last one's; 0 gives the room back.
- * PITH_UNSUPPORTED on the GPU. */
-pith_status pith_session_reserve(pith_session* session, size_t tokens, pith_error* error);
 
 size_t pith_session_tokens(const pith_session* session);
 /* The tokens seen [*count], valid until the session's next call. */
@@ -298,9 +291,7 @@ pith_status pith_log_probabilities(const float* logits, size_t vocab, int32_t to
                                    int32_t* top_ids, float* top_logprobs, size_t top,
                                    pith_error* error);
 
-/* ---- Batches ---- */
-
-/* The work of a step for one session: appends `tokens` as pith_session_append does. */
+/* ---- Batches: works of a step, each of one session, as pith_session_append's ---- */
 typedef struct pith_work {
   size_t size;
   pith_session* session;
@@ -318,9 +309,9 @@ typedef struct pith_work {
 } pith_work;
 
 /* Runs the works of one token in one pass, which reads the weights once; prompts follow. The other
- * works of a step do not change a session's bits. A failure is reported in its work's status and
- * changes no other work. The step's own status reports works that are invalid together; then
- * nothing has run. All works have the same size. */
+ * works do not change a session's bits. A failure is in its work's status and changes no other. The
+ * step's own status is of works that are invalid together; then nothing has run. All have one size.
+ */
 pith_status pith_engine_step(const pith_engine* engine, pith_work* works, size_t count,
                              pith_error* error);
 

@@ -1,5 +1,5 @@
-/* Prompts that begin alike, and saved sessions, for C. prefix_tree.h, session.h and saved.h have
- * more detail. Errors, structs, objects and threads are as in pith.h. */
+/* Prompts that begin alike, memory set aside, and saved sessions, for C. prefix_tree.h, session.h
+ * and saved.h have more detail. Errors, structs, objects and threads are as in pith.h. */
 #ifndef PITH_PITH_PREFIX_H_
 #define PITH_PITH_PREFIX_H_
 
@@ -111,6 +111,16 @@ pith_status pith_prompt_reader_next(const pith_prompt_reader* reader, pith_sessi
  * session should be kept, else 0. */
 pith_status pith_prompt_reader_took(pith_prompt_reader* reader, const pith_work* work,
                                     int* fork_point, pith_error* error);
+
+/* ---- Memory of sessions that share it ---- */
+
+/* Sets memory aside for `tokens` tokens more: until they are appended no limit refuses them. After
+ * PITH_OUT_OF_MEMORY nothing has changed. Each call replaces the last one's; 0 gives the room back.
+ * PITH_UNSUPPORTED on the GPU. */
+pith_status pith_session_reserve(pith_session* session, size_t tokens, pith_error* error);
+/* Changes the limit of all that shares the engine's compute, between two passes; 0 = none. */
+pith_status pith_engine_set_memory_limit(const pith_engine* engine, size_t bytes,
+                                         pith_error* error);
 
 /* ---- Saved sessions ---- */
 

@@ -182,11 +182,6 @@ pith_status pith_engine_create(const pith_model* model, const pith_engine_option
 
 void pith_engine_free(pith_engine* engine) { delete engine; }
 
-pith_status pith_engine_set_memory_limit(const pith_engine* engine, size_t bytes,
-                                         pith_error* error) {
-  return guarded(error, [&] { given(engine, "the engine").engine->set_memory_limit(bytes); });
-}
-
 pith_status pith_engine_get_info(const pith_engine* engine, pith_engine_info* info,
                                  pith_error* error) {
   return guarded(error, [&] {

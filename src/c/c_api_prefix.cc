@@ -200,6 +200,15 @@ pith_status pith_prompt_reader_took(pith_prompt_reader* reader, const pith_work*
   });
 }
 
+pith_status pith_engine_set_memory_limit(const pith_engine* engine, size_t bytes,
+                                         pith_error* error) {
+  return guarded(error, [&] { given(engine, "the engine").engine->set_memory_limit(bytes); });
+}
+
+pith_status pith_session_reserve(pith_session* session, size_t tokens, pith_error* error) {
+  return guarded(error, [&] { given(session, "the session").session.reserve(tokens); });
+}
+
 pith_status pith_session_save_as(const pith_session* session, const pith_save_options* options,
                                  pith_error* error) {
   return guarded(error, [&] {

@@ -249,10 +249,6 @@ pith_status pith_session_protect(pith_session* session, const int64_t* ranges, s
                  [&] { given(session, "the session").session.protect(ranges_of(ranges, count)); });
 }
 
-pith_status pith_session_reserve(pith_session* session, size_t tokens, pith_error* error) {
-  return guarded(error, [&] { given(session, "the session").session.reserve(tokens); });
-}
-
 size_t pith_session_tokens(const pith_session* session) {
   return session ? session->session.tokens() : 0;
 }

@@ -37,6 +37,7 @@ class MemoryCounter : public std::enable_shared_from_this<MemoryCounter> {
   /// type, huge as an index), so that tests notice reads of rows that nobody wrote.
   explicit MemoryCounter(size_t limit = 0, bool poison = false) : limit_(limit), poison_(poison) {}
   /// A part of `parent`, which must outlive it; each has a limit of its own.
+  // It is no copy. NOLINTNEXTLINE(bugprone-copy-constructor-init)
   explicit MemoryCounter(MemoryCounter& parent, size_t limit = 0)
       : std::enable_shared_from_this<MemoryCounter>(),
         parent_(&parent),

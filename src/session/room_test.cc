@@ -172,7 +172,7 @@ class Requests {
 // PITH_REQUESTS: how many; 100000 take half an hour.
 TEST(Room, RandomRequestsAreNeverAboveTheLimitAndNoSessionIsLost) {
   const char* wanted = std::getenv("PITH_REQUESTS");
-  Requests(size_t{5} << 20, 1).run(wanted ? std::strtoul(wanted, nullptr, 10) : 300);
+  Requests(size_t{5} << 20, 1).run(wanted ? std::strtoul(wanted, nullptr, 10) : 200);
 }
 
 TEST(Room, APromptWithoutRoomChangesNothingAndMayComeAgain) {

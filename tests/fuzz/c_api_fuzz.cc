@@ -9,6 +9,7 @@
 #include "fuzz/fuzz.h"
 #include "pith/pith.h"
 #include "pith/pith_layer.h"
+#include "pith/pith_prefix.h"
 
 namespace pith::fuzz {
 namespace {
