@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <numeric>
 
 #include "cache/cuda/head_attention.h"
@@ -291,8 +290,8 @@ void DeviceCache::end_token(LateWork& late) {
     if (!late_.moves.empty() && late_.moves.back().staged) pass_layer(false);
   };
   for (int l = first_layer_; l < end_layer(); ++l) at(l).end_token(space_, late_, named);
-  take_moves();
-  late.add(late_);
+  late.join(late_, stream_);
+  layers_waiting_ = 0;
 }
 
 void DeviceCache::pass_layer(bool last) {
@@ -302,16 +301,8 @@ void DeviceCache::pass_layer(bool last) {
   take_moves();
 }
 
-/// Those of one kind go together.
 void DeviceCache::take_moves() {
-  late_.select_heavy(stream_);
-  std::map<std::pair<std::string, size_t>, std::vector<BodyMove>> alike;
-  for (const BodyMove& move : late_.moves) {
-    const size_t rows = move.body->numbers_may_differ() ? 0 : move.rows;
-    alike[{move.body->kind(), rows}].push_back(move);
-  }
-  for (const auto& entry : alike) entry.second.front().body->take(entry.second);
-  late_.moves.clear();
+  late_.take_moves(stream_);
   layers_waiting_ = 0;
 }
 

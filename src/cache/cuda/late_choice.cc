@@ -7,10 +7,6 @@
 namespace pith::cuda {
 namespace {
 
-constexpr size_t kAligned = 256;  // bytes
-
-size_t aligned(size_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; }
-
 auto kind_of(const ChoiceWork& work) {
   const JudgedRows& rows = work.sides.rows;
   return std::tuple(work.codec, work.chooser->by_keys_alone(), rows.heads, rows.dim, rows.rows,
@@ -41,7 +37,8 @@ void choose_at_once(std::span<const ChoiceWork> works, ChunkSpace& space, cudaSt
   judged.rows = of_layer.rows;
   any.chooser->choose(lent, judged, any.step, stream);
 
-  const CodeRoom room(space, {any.codec->block_bytes(of_layer.dim), heads, blocks}, works.size());
+  const CodeRoom::Shape shape{any.codec->block_bytes(of_layer.dim), heads, blocks};
+  const CodeRoom room(space.codes(CodeRoom::bytes(shape, works.size())), shape, works.size());
   std::vector<MoveCodesCall> moves;
   std::vector<KeepCall> sides;
   for (size_t i = 0; i < works.size(); ++i) {
@@ -58,35 +55,6 @@ void choose_at_once(std::span<const ChoiceWork> works, ChunkSpace& space, cudaSt
 }
 
 }  // namespace
-
-CodeRoom::CodeRoom(ChunkSpace& space, const Shape& shape, size_t places) : shape_(shape) {
-  const size_t blocks = places * shape.heads * shape.blocks;
-  const auto [key_codes, key_side, value_codes, value_side] = shape.of_block;
-  const size_t of_keys = aligned(blocks * key_codes) + aligned(blocks * key_side);
-  key_codes_ = space.codes(of_keys + aligned(blocks * value_codes) + blocks * value_side);
-  key_side_ = key_codes_ + aligned(blocks * key_codes);
-  value_codes_ = key_codes_ + of_keys;
-  value_side_ = value_codes_ + aligned(blocks * value_codes);
-}
-
-CodeBlocks CodeRoom::at(size_t place) const {
-  const size_t first = place * shape_.heads * shape_.blocks;
-  const GroupedBytes& bytes = shape_.of_block;
-  return {key_codes_ + first * bytes.key_codes, key_side_ + first * bytes.key_side,
-          value_codes_ + first * bytes.value_codes, value_side_ + first * bytes.value_side,
-          shape_.blocks};
-}
-
-void keep_through(const CodeRoom& room, const DeviceCodec& codec, std::span<MoveCodesCall> kept,
-                  cudaStream_t stream) {
-  std::vector<MoveCodesCall> back(kept.begin(), kept.end());
-  for (size_t i = 0; i < kept.size(); ++i) {
-    kept[i].to = back[i].from = room.at(i);
-    back[i].kept = nullptr;
-  }
-  codec.move_rows_of(kept, stream);
-  codec.move_rows_of(back, stream);
-}
 
 void choose_late(std::span<ChoiceWork> works, ChunkSpace& space, cudaStream_t stream) {
   std::ranges::stable_sort(works, {}, kind_of);

@@ -12,38 +12,6 @@ namespace {
 
 constexpr ptrdiff_t kMostApart = 64;  // places whose codes are in scratch memory at once
 
-void code_in_place(std::span<const CodeWork> works, cudaStream_t stream) {
-  std::vector<CodeJob> keys, values;
-  for (const CodeWork& work : works) {
-    keys.push_back(work.keys);
-    values.push_back(work.values);
-  }
-  works.front().codec->code(works.front().batch, keys, values, stream);
-}
-
-void code_apart(std::span<CodeWork> works, ChunkSpace& space, cudaStream_t stream) {
-  const CodeWork& any = works.front();
-  const CodeRoom room(
-      space,
-      {any.codec->block_bytes(any.batch.head_dim), static_cast<size_t>(any.batch.heads),
-       static_cast<size_t>(any.batch.rows) / kBlockRows},
-      works.size());
-  std::vector<MoveCodesCall> moves;
-  for (size_t i = 0; i < works.size(); ++i) {
-    CodeWork& work = works[i];
-    const CodeBlocks apart = room.at(i);
-    work.keys.codes = apart.key_codes;
-    work.keys.side = apart.key_side;
-    work.values.codes = apart.value_codes;
-    work.values.side = apart.value_side;
-    work.keys.block_stride = work.values.block_stride = apart.stride;
-    moves.push_back(*work.move);
-    moves.back().from = apart;
-  }
-  code_in_place(works, stream);
-  any.codec->move_rows_of(moves, stream);
-}
-
 }  // namespace
 
 void LateWork::add(LateWork& of_cache) {
@@ -59,6 +27,27 @@ void LateWork::add(LateWork& of_cache) {
   come(of_cache.choices, choices);
   behind.insert(behind.end(), of_cache.behind.begin(), of_cache.behind.end());
   of_cache.behind.clear();
+}
+
+void LateWork::join(LateWork& of_cache, cudaStream_t stream) {
+  const auto joins = [](const BodyMove& move) { return move.body->joins_caches(); };
+  if (!std::ranges::all_of(of_cache.moves, joins)) of_cache.take_moves(stream);
+  heavy.insert(heavy.end(), of_cache.heavy.begin(), of_cache.heavy.end());
+  moves.insert(moves.end(), of_cache.moves.begin(), of_cache.moves.end());
+  of_cache.heavy.clear();
+  of_cache.moves.clear();
+  joined_.push_back(&of_cache);
+}
+
+void LateWork::take_moves(cudaStream_t stream) {
+  select_heavy(stream);
+  std::map<std::pair<std::string, size_t>, std::vector<BodyMove>> alike;
+  for (const BodyMove& move : moves) {
+    const size_t rows = move.body->numbers_may_differ() ? 0 : move.rows;
+    alike[{move.body->kind(), rows}].push_back(move);
+  }
+  for (const auto& entry : alike) entry.second.front().body->take(entry.second);
+  moves.clear();
 }
 
 void LateWork::select_heavy(cudaStream_t stream) {
@@ -89,12 +78,19 @@ void LateWork::code(ChunkSpace& space, cudaStream_t stream) {
     const auto is_other = [&](const CodeWork& work) { return less(*first, work); };
     end = std::find_if(first, codes.end(), is_other);
     if (first->move) end = std::min(end, first + kMostApart);
-    first->move ? code_apart({first, end}, space, stream) : code_in_place({first, end}, stream);
+    const auto places = static_cast<size_t>(end - first);
+    const CodeRoom::Shape shape = room_of(*first);
+    const CodeRoom room(first->move ? space.codes(CodeRoom::bytes(shape, places)) : nullptr, shape,
+                        places);
+    code_works({first, end}, &room, stream);
   }
   codes.clear();
 }
 
 void LateWork::run(ChunkSpace& space, cudaStream_t stream) {
+  take_moves(stream);
+  for (LateWork* of_cache : joined_) add(*of_cache);
+  joined_.clear();
   code(space, stream);
   const auto shape = [](const KeepCall& c) { return std::pair(c.rows.heads, c.rows.dim); };
   std::ranges::stable_sort(behind, {}, shape);

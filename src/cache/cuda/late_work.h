@@ -11,23 +11,30 @@
 namespace pith::cuda {
 
 struct LateWork {
-  std::vector<HeavyWork> heavy;     ///< heavy rows that leave for bodies; the cache's own
-  std::vector<BodyMove> moves;      ///< rows that bodies take, once those have left; likewise
+  std::vector<HeavyWork> heavy;     ///< heavy rows that leave for bodies
+  std::vector<BodyMove> moves;      ///< rows that bodies take, once those have left
   std::vector<CodeWork> codes;      ///< rows that are coded where they lie, or apart
   std::vector<KeepCall> behind;     ///< what lies behind those moves up, once they have been
   std::vector<ChoiceWork> choices;  ///< selections of rows in codes, once those are there
 
-  /// Codes and what follows them, of one cache, come here. Its codecs of one name code equally,
-  /// also in other layers and ranges of heads; those of two caches only if they are one.
-  void add(LateWork& of_cache);
+  /// The work of one cache, which stays where it is, comes here. Its codecs of one name code
+  /// equally, also in other layers and ranges of heads; those of two caches only if they are one.
+  /// Rows that bodies do not take together with those of other caches are taken now.
+  void join(LateWork& of_cache, cudaStream_t stream);
   /// Gives the device the selections of heavy rows, of many layers in one launch each.
   void select_heavy(cudaStream_t stream);
-  /// Gives it codes, of many places in one launch, and what follows them. Scratch is that of any of
-  /// the caches, which are of one model.
+  /// Gives it these, then the moves: those of one kind go together.
+  void take_moves(cudaStream_t stream);
+  /// Gives it these, then codes, of many places in one launch, and what follows them. Scratch is
+  /// that of any of the caches, which are of one model.
   void run(ChunkSpace& space, cudaStream_t stream);
 
  private:
+  /// Codes and what follows them.
+  void add(LateWork& of_cache);
   void code(ChunkSpace& space, cudaStream_t stream);
+
+  std::vector<LateWork*> joined_;  ///< what moves leave there comes here once they have been made
 };
 
 }  // namespace pith::cuda

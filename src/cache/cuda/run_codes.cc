@@ -90,8 +90,9 @@ void RunCodes::keep(const Kept& kept, size_t most, ChunkSpace& space) {
   const DeviceCodec& codec = codes.codec();
   const size_t blocks = whole_blocks(kept.count) / kBlockRows;
   const auto dim = static_cast<int>(s_.site.dim);
-  keep_through(CodeRoom(space, {codec.block_bytes(dim), s_.heads(), blocks}, 1), codec, {&move, 1},
-               s_.site.stream);
+  const CodeRoom::Shape shape{codec.block_bytes(dim), s_.heads(), blocks};
+  const CodeRoom room(space.codes(CodeRoom::bytes(shape, 1)), shape, 1);
+  keep_through(room, codec, {&move, 1}, s_.site.stream);
 }
 
 void RunCodes::unpack(JudgedRows& rows, size_t first, DType dtype, const RowTarget& to) const {

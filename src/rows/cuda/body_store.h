@@ -65,6 +65,8 @@ class BodyStore {
   /// Bodies of one kind take rows together: equally many of each, unless numbers may differ.
   virtual std::string kind() const = 0;
   virtual bool numbers_may_differ() const { return false; }
+  /// Also with those of other caches of its model, whose codecs of one name may not be one.
+  virtual bool joins_caches() const { return false; }
   /// Rows held of one head, the most where heads differ; moves that were announced count.
   virtual size_t rows() const = 0;
 

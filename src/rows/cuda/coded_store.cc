@@ -305,17 +305,23 @@ UnpackRowsCall CodedStore::unpack_call(const Piece& piece) const {
   return call;
 }
 
-void CodedStore::unpack(const RowTarget& to, const Piece& piece) const {
-  UnpackRowsCall call = unpack_call(piece);
+std::pair<UnpackRowsCall, UnpackRowsCall> CodedStore::unpack_calls(const RowTarget& to,
+                                                                   const Piece& piece) const {
   const size_t skipped = static_cast<size_t>(to.row) * site_.dim * 2;
-  call.head_stride = to.head_stride;
-  call.out = static_cast<std::byte*>(to.k) + skipped;
-  codec_->unpack_keys(call, site_.stream);
-  if (!to.v) return;
-  call.codes = at(kValueCodes, 0, piece.first);
-  call.side = at(kValueSide, 0, piece.first);
-  call.out = static_cast<std::byte*>(to.v) + skipped;
-  codec_->unpack_values(call, site_.stream);
+  UnpackRowsCall keys = unpack_call(piece);
+  keys.head_stride = to.head_stride;
+  keys.out = static_cast<std::byte*>(to.k) + skipped;
+  UnpackRowsCall values = keys;
+  values.codes = at(kValueCodes, 0, piece.first);
+  values.side = at(kValueSide, 0, piece.first);
+  values.out = static_cast<std::byte*>(to.v) + skipped;
+  return {keys, values};
+}
+
+void CodedStore::unpack(const RowTarget& to, const Piece& piece) const {
+  const auto [keys, values] = unpack_calls(to, piece);
+  codec_->unpack_keys(keys, site_.stream);
+  if (to.v) codec_->unpack_values(values, site_.stream);
 }
 
 void CodedStore::attend_chunk(ChunkAttention& attention, const CausalSpan& as,

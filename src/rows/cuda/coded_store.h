@@ -75,8 +75,10 @@ class CodedStore final : public BodyStore {
     most = room_for(most);
     return most == 0 || capacity() <= (std::max(most, rows_) + 31) / 32;
   }
-  /// Then: `count` rows of each head count as kept. What this returns moves them, with `from` or
-  /// `to` in other memory, and until it is done nobody looks at the codes.
+  /// Rows came in a crowd, whose room keep() gives back.
+  bool crowded() const { return capacity() > (site_.context + 31) / 32; }
+  /// Unless it would: `count` rows of each head count as kept. What this returns moves them, with
+  /// `from` or `to` in other memory, and until it is done nobody looks at the codes.
   MoveCodesCall keep_later(size_t count);
   /// None stays; memory does.
   void clear() { rows_ = blocks_ = 0; }
@@ -100,6 +102,9 @@ class CodedStore final : public BodyStore {
   };
   /// What makes keys of those; nothing says where to.
   UnpackRowsCall unpack_call(const Piece& piece) const;
+  /// Of keys and values, to there.
+  std::pair<UnpackRowsCall, UnpackRowsCall> unpack_calls(const RowTarget& to,
+                                                         const Piece& piece) const;
   /// Keys and, if the target has room for them, values.
   void unpack(const RowTarget& to, const Piece& piece) const;
   const DeviceCodec& codec() const { return *codec_; }

@@ -121,9 +121,12 @@ class DeviceCodec {
                     std::span<const CodeJob> values, cudaStream_t stream) const = 0;
   virtual void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
   virtual void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
-  /// Keys of many places at once, of equally many heads, channels and blocks.
+  /// Keys, or values, of many places at once, of equally many heads, channels and blocks.
   virtual void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const {
     for (const UnpackRowsCall& call : calls) unpack_keys(call, stream);
+  }
+  virtual void unpack_values_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const {
+    for (const UnpackRowsCall& call : calls) unpack_values(call, stream);
   }
   /// Null: rows stay in the codec that they came to.
   virtual const AgedCodec* aged() const { return nullptr; }
@@ -147,6 +150,12 @@ class DeviceCodec {
   /// Keys or values alone, of codecs that have tiles() or, values, that go beside another's keys.
   virtual void move_keys(const MoveCodesCall& /*call*/, cudaStream_t) const {}
   virtual void move_values(const MoveCodesCall& /*call*/, cudaStream_t) const {}
+  virtual void move_keys_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const {
+    for (const MoveCodesCall& call : calls) move_keys(call, stream);
+  }
+  virtual void move_values_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const {
+    for (const MoveCodesCall& call : calls) move_values(call, stream);
+  }
   /// As cuda::add_token_mass, for dense rows and coded ones.
   virtual void add_token_mass(const TokenMass& /*call*/, const MassTarget* /*target*/,
                               cudaStream_t) const {}

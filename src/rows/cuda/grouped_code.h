@@ -29,6 +29,8 @@ void unpack_grouped_keys(GroupedCodec codec, const UnpackRowsCall& call, cudaStr
 void unpack_many_grouped_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
                               cudaStream_t stream);
 void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream);
+void unpack_many_grouped_values(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
+                                cudaStream_t stream);
 
 /// int4 and int8, rotated or not, `bits` a code. Rows move as they are (see MoveCodesCall), and the
 /// mass of a token is summed over dense and coded keys (see MassTarget).
@@ -37,6 +39,8 @@ void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream);
 void move_coded_side(int bits, bool keys, const MoveCodesCall& call, cudaStream_t stream);
 /// The same of many places (DeviceCodec::move_rows_of).
 void move_many_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream);
+void move_many_coded_sides(int bits, bool keys, std::span<const MoveCodesCall> calls,
+                           cudaStream_t stream);
 /// The same of KIVI's values in two bits alone.
 void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream);
 void add_coded_mass(GroupedCodec keys, const TokenMass& call, const MassTarget* target,

@@ -101,6 +101,9 @@ class QuantCodec final : public DeviceCodec {
   void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
     unpack_many_grouped_keys(codec_, calls, stream);
   }
+  void unpack_values_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
+    unpack_many_grouped_values(codec_, calls, stream);
+  }
   std::shared_ptr<const DeviceCodec> with_rows_alone(int head_dim) const override {
     return as_levels()->with_rows_alone(head_dim);
   }
@@ -117,6 +120,13 @@ class QuantCodec final : public DeviceCodec {
     codec_ == GroupedCodec::kKivi2 ? move_kivi2_values(call, stream)
                                    : move_side(false, call, stream);
   }
+  void move_keys_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
+    move_sides(true, calls, stream);
+  }
+  void move_values_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
+    if (codec_ != GroupedCodec::kKivi2) return move_sides(false, calls, stream);
+    for (const MoveCodesCall& call : calls) move_kivi2_values(call, stream);
+  }
   void add_token_mass(const TokenMass& call, const MassTarget* target,
                       cudaStream_t stream) const override {
     add_coded_mass(codec_, call, target, stream);
@@ -131,11 +141,17 @@ class QuantCodec final : public DeviceCodec {
 
  private:
   void move_side(bool keys, const MoveCodesCall& call, cudaStream_t stream) const {
-    if (has_minima(codec_)) {
-      throw Error(ErrorCode::kInternal,
-                  fmt::format("{} of {} do not move alone", keys ? "keys" : "values", name_));
-    }
+    check_moves(keys);
     move_coded_side(bits_of(codec_), keys, call, stream);
+  }
+  void move_sides(bool keys, std::span<const MoveCodesCall> calls, cudaStream_t stream) const {
+    check_moves(keys);
+    move_many_coded_sides(bits_of(codec_), keys, calls, stream);
+  }
+  void check_moves(bool keys) const {
+    if (!has_minima(codec_)) return;
+    throw Error(ErrorCode::kInternal,
+                fmt::format("{} of {} do not move alone", keys ? "keys" : "values", name_));
   }
 
   std::string name_;

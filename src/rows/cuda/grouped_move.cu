@@ -163,6 +163,12 @@ void move_some(int bits, std::span<const MoveCodesCall> calls, MovedSides sides,
   launch_kernel(kernel, {grid, kThreads}, stream, "moving coded rows", moves);
 }
 
+void move_many(int bits, std::span<const MoveCodesCall> calls, MovedSides sides,
+               cudaStream_t stream) {
+  constexpr size_t kPlaces = 64;
+  in_groups(calls, kPlaces, [&](auto some) { move_some<kPlaces>(bits, some, sides, stream); });
+}
+
 }  // namespace
 
 void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream) {
@@ -183,9 +189,12 @@ void move_coded_side(int bits, bool keys, const MoveCodesCall& call, cudaStream_
 }
 
 void move_many_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream) {
-  constexpr size_t kPlaces = 64;
-  in_groups(calls, kPlaces,
-            [&](auto some) { move_some<kPlaces>(bits, some, MovedSides::kBoth, stream); });
+  move_many(bits, calls, MovedSides::kBoth, stream);
+}
+
+void move_many_coded_sides(int bits, bool keys, std::span<const MoveCodesCall> calls,
+                           cudaStream_t stream) {
+  move_many(bits, calls, keys ? MovedSides::kKeys : MovedSides::kValues, stream);
 }
 
 }  // namespace pith::cuda

@@ -104,6 +104,25 @@ void unpack_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls, cuda
   }
 }
 
+template <size_t kPlaces>
+void unpack_values(GroupedCodec codec, std::span<const UnpackRowsCall> calls, cudaStream_t stream) {
+  Unpackings<kPlaces> places;
+  std::ranges::copy(calls, places.of);
+  const auto count = static_cast<unsigned>(calls.size());
+  switch (codec) {
+    case GroupedCodec::kKivi2: return unpack<2, Grouping::kAsymmetricValues>(places, stream, count);
+    case GroupedCodec::kKivi4: return unpack<4, Grouping::kAsymmetricValues>(places, stream, count);
+    case GroupedCodec::kInt4: return unpack<4, Grouping::kSymmetricValues>(places, stream, count);
+    case GroupedCodec::kInt8: return unpack<8, Grouping::kSymmetricValues>(places, stream, count);
+    case GroupedCodec::kRotatedInt4:
+      return unpack<4, Grouping::kSymmetricValues, true>(places, stream, count);
+    case GroupedCodec::kRotatedInt8:
+      return unpack<8, Grouping::kSymmetricValues, true>(places, stream, count);
+  }
+}
+
+constexpr size_t kPlaces = 64;  // of a launch of many
+
 }  // namespace
 
 void unpack_grouped_keys(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream) {
@@ -112,22 +131,16 @@ void unpack_grouped_keys(GroupedCodec codec, const UnpackRowsCall& call, cudaStr
 
 void unpack_many_grouped_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
                               cudaStream_t stream) {
-  constexpr size_t kPlaces = 64;
   in_groups(calls, kPlaces, [&](auto some) { unpack_keys<kPlaces>(codec, some, stream); });
 }
 
 void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream) {
-  const Unpackings<1> one{{call}};
-  switch (codec) {
-    case GroupedCodec::kKivi2: return unpack<2, Grouping::kAsymmetricValues>(one, stream);
-    case GroupedCodec::kKivi4: return unpack<4, Grouping::kAsymmetricValues>(one, stream);
-    case GroupedCodec::kInt4: return unpack<4, Grouping::kSymmetricValues>(one, stream);
-    case GroupedCodec::kInt8: return unpack<8, Grouping::kSymmetricValues>(one, stream);
-    case GroupedCodec::kRotatedInt4:
-      return unpack<4, Grouping::kSymmetricValues, true>(one, stream);
-    case GroupedCodec::kRotatedInt8:
-      return unpack<8, Grouping::kSymmetricValues, true>(one, stream);
-  }
+  unpack_values<1>(codec, {&call, 1}, stream);
+}
+
+void unpack_many_grouped_values(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
+                                cudaStream_t stream) {
+  in_groups(calls, kPlaces, [&](auto some) { unpack_values<kPlaces>(codec, some, stream); });
 }
 
 }  // namespace pith::cuda

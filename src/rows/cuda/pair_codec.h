@@ -34,10 +34,17 @@ class PairCodec final : public DeviceCodec {
   void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
     keys_->unpack_keys_of(calls, stream);
   }
+  void unpack_values_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
+    values_->unpack_values_of(calls, stream);
+  }
   Codec with_rows_alone(int head_dim) const override;
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
     keys_->move_keys(call, stream);
     values_->move_values(call, stream);
+  }
+  void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
+    keys_->move_keys_of(calls, stream);
+    values_->move_values_of(calls, stream);
   }
   void add_token_mass(const TokenMass& call, const MassTarget* target,
                       cudaStream_t stream) const override {

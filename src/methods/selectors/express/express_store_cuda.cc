@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/copied.h"
@@ -17,7 +19,7 @@
 #include "methods/device_selector.h"
 #include "methods/registry_cuda.h"
 #include "methods/selectors/express/express_cuda.h"
-#include "rows/cuda/coded_store.h"
+#include "rows/cuda/code_room.h"
 
 namespace pith::cuda {
 namespace {
@@ -40,6 +42,7 @@ class ExpressStore final : public BodyStore {
     return fmt::format("express in {}, {}", to_string(place_.dtype), codes_ ? "codes" : "dense");
   }
   bool numbers_may_differ() const override { return true; }
+  bool joins_caches() const override { return true; }
   size_t rows() const override { return state_.rows(); }
   void announce(size_t rows) override { advance(state_, rule_.shape, rows); }
   void take(std::span<const BodyMove> moves) const override;
@@ -100,6 +103,16 @@ class ExpressStore final : public BodyStore {
   }
 
  private:
+  /// A body whose codes are in memory as rows.
+  struct Taken {
+    ExpressStore* body;
+    const BodyMove* move;
+    ExpressArrays room;
+  };
+
+  static ExpressStore& body_of(const BodyMove& move) {
+    return static_cast<ExpressStore&>(*move.body);
+  }
   /// At most kMostExpressJobs.
   void take_together(std::span<const BodyMove> moves) const;
   ExpressJob job_of(const BodyMove& move);
@@ -111,6 +124,16 @@ class ExpressStore final : public BodyStore {
   void unfold(const BodyMove& move, const ExpressArrays& room);
   /// The rows that are left move to their place.
   void fold(const ExpressArrays& room);
+  /// The same of bodies that are alike, in launches of all of them.
+  static void unfold_all(std::span<const Taken> taken, cudaStream_t stream);
+  static void fold_all(std::span<const Taken> taken, cudaStream_t stream);
+  CodedStore::NewRows fresh_of(const BodyMove& move) const;
+  CodedStore::Piece held() const {
+    return {0, (codes_->rows() + kBlockRows - 1) / kBlockRows, DType::kF16};
+  }
+  /// Bodies of one kind code equally, and equally many rows, beside equally many.
+  using Kind = std::tuple<std::string, const void*, size_t, size_t, size_t, size_t, bool, bool>;
+  Kind kind_of(const BodyMove& move) const;
 
   ExpressRule rule_;
   ExpressSite place_;
@@ -120,29 +143,29 @@ class ExpressStore final : public BodyStore {
   ExpressState state_;        // with the rows that are announced
 };
 
-// A token's few rows cause few halvings: fewer layers then share a launch, and the room for them.
+// Rows in codes lie in memory while others are taken: as many bodies together as take little of it.
 void ExpressStore::take(std::span<const BodyMove> moves) const {
-  constexpr size_t kFew = 4;
-  size_t together = kMostExpressJobs;
-  if (codes_)
-    together =
-        std::min(layers_together(),
-                 std::ranges::max(moves, {}, &BodyMove::rows).rows > kBlockRows ? together : kFew);
-  for (size_t first = 0; first < moves.size(); first += together) {
-    take_together(moves.subspan(first, std::min(together, moves.size() - first)));
+  constexpr size_t kFew = 4, kRoom = size_t{16} << 20;  // bytes
+  const bool many = std::ranges::max(moves, {}, &BodyMove::rows).rows > kBlockRows;
+  const size_t least = many ? layers_together() : kFew;
+  for (size_t first = 0, count = 0; first < moves.size(); first += count) {
+    size_t bytes = 0;
+    for (count = 0; first + count < moves.size() && count < kMostExpressJobs; ++count) {
+      bytes += 4 * site_.dim * body_of(moves[first + count]).rows_of_room();
+      if (count >= least && bytes > kRoom) break;
+    }
+    take_together(moves.subspan(first, count));
   }
 }
 
 void ExpressStore::take_together(std::span<const BodyMove> moves) const {
-  const auto body_of = [](const BodyMove& move) -> ExpressStore& {
-    return static_cast<ExpressStore&>(*move.body);
-  };
   size_t rows = 0;
   for (const BodyMove& move : moves) rows += body_of(move).rows_of_room();
   const size_t row = site_.dim * 2;  // bytes
   DeviceArray<std::byte> room(*site_.memory, MemoryKind::kScratch, 2 * rows * row, site_.stream);
   DeviceArray<int32_t> sources(*site_.memory, MemoryKind::kScratch, rows, site_.stream);
   ExpressJobs jobs;
+  std::vector<Taken> taken;
   size_t first = 0;
   for (const BodyMove& move : moves) {
     ExpressStore& body = body_of(move);
@@ -153,14 +176,24 @@ void ExpressStore::take_together(std::span<const BodyMove> moves) const {
     job.arrays.v = room.data() + (2 * first + own) * row;
     job.arrays.sources = sources.data() + first;
     first += own;
-    body.unfold(move, job.arrays);
+    taken.push_back({&body, &move, job.arrays});
   }
+  const auto kind = [](const Taken& t) { return t.body->kind_of(*t.move); };
+  const auto each_kind = [&](const auto& f) {
+    for (auto at = taken.begin(), end = at; at != taken.end(); at = end) {
+      const Kind of_first = kind(*at);
+      end = std::find_if(at, taken.end(), [&](const Taken& t) { return kind(t) != of_first; });
+      f(std::span<const Taken>(at, end), site_.stream);
+    }
+  };
+  std::ranges::stable_sort(taken, {}, kind);
+  each_kind(unfold_all);
   const bool wide = express_takes_wide(jobs);
   for (int i = 0; wide && i < jobs.count; ++i) {
     express_take_wide(jobs.job[i], *site_.memory, site_.stream);
   }
   if (!wide) express_take(jobs, site_.stream);
-  for (size_t i = 0; codes_ && i < moves.size(); ++i) body_of(moves[i]).fold(jobs.job[i].arrays);
+  each_kind(fold_all);
 }
 
 ExpressJob ExpressStore::job_of(const BodyMove& move) {
@@ -172,10 +205,15 @@ ExpressJob ExpressStore::job_of(const BodyMove& move) {
                       move.positions, move.position});
 }
 
-void ExpressStore::unfold(const BodyMove& move, const ExpressArrays& room) {
-  const size_t blocks = (codes_->rows() + kBlockRows - 1) / kBlockRows;
-  const RowTarget to{room.k, room.v, static_cast<size_t>(room.capacity) * site_.dim, 0};
-  if (blocks > 0) codes_->unpack(to, {0, blocks, DType::kF16});
+ExpressStore::Kind ExpressStore::kind_of(const BodyMove& move) const {
+  const DeviceCodec& codec = codes_->codec();
+  // Tables are a codec's own, and so are the records that rows name.
+  const bool own = codec.learns_from() > 0 || codec.shared_bytes() > 0 || codec.record_bytes() > 0;
+  return {codec.name(), own ? this : nullptr, site_.heads,      codes_->rows(), rows(),
+          move.rows,    move.given_back,      codes_->crowded()};
+}
+
+CodedStore::NewRows ExpressStore::fresh_of(const BodyMove& move) const {
   const DType dtype = move.given_back ? DType::kF16 : site_.dtype;
   // A row's own code gives back the same numbers again; another group's does not, nor does that of
   // a key that was rotated in between.
@@ -183,11 +221,65 @@ void ExpressStore::unfold(const BodyMove& move, const ExpressArrays& room) {
   const RowPositions positions =
       move.positions ? RowPositions(move.positions, move.positions_stride, move.rows)
                      : RowPositions(move.position);
-  codes_->append({move.from, move.rows, positions, dtype, differs});
+  return {move.from, move.rows, positions, dtype, differs};
+}
+
+void ExpressStore::unfold(const BodyMove& move, const ExpressArrays& room) {
+  const RowTarget to{room.k, room.v, static_cast<size_t>(room.capacity) * site_.dim, 0};
+  if (held().blocks > 0) codes_->unpack(to, held());
+  codes_->append(fresh_of(move));
+}
+
+void ExpressStore::unfold_all(std::span<const Taken> taken, cudaStream_t stream) {
+  const ExpressStore& any = *taken.front().body;
+  if (taken.size() == 1 || any.fresh_of(*taken.front().move).give_back) {
+    for (const Taken& t : taken) t.body->unfold(*t.move, t.room);
+    return;
+  }
+  const DeviceCodec& codec = any.codes_->codec();
+  std::vector<UnpackRowsCall> keys, values;
+  for (const Taken& t : taken) {
+    const auto [of_keys, of_values] = t.body->codes_->unpack_calls(
+        {t.room.k, t.room.v, static_cast<size_t>(t.room.capacity) * any.site_.dim, 0},
+        t.body->held());
+    keys.push_back(of_keys);
+    values.push_back(of_values);
+  }
+  if (any.held().blocks > 0) {
+    codec.unpack_keys_of(keys, stream);
+    codec.unpack_values_of(values, stream);
+  }
+  std::vector<CodeWork> works;
+  for (const Taken& t : taken) t.body->codes_->append(t.body->fresh_of(*t.move), &works);
+  const CodeRoom::Shape shape = room_of(works.front());
+  const DeviceArray<std::byte> memory(*any.site_.memory, MemoryKind::kScratch,
+                                      CodeRoom::bytes(shape, works.size()), stream);
+  const CodeRoom room(memory.data(), shape, works.size());
+  code_works(works, &room, stream);
 }
 
 void ExpressStore::fold(const ExpressArrays& room) {
   codes_->keep(room.sources, static_cast<size_t>(room.capacity), rows());
+}
+
+void ExpressStore::fold_all(std::span<const Taken> taken, cudaStream_t stream) {
+  const ExpressStore& any = *taken.front().body;
+  if (taken.size() == 1 || any.codes_->crowded()) {
+    for (const Taken& t : taken) t.body->fold(t.room);
+    return;
+  }
+  const DeviceCodec& codec = any.codes_->codec();
+  std::vector<MoveCodesCall> moves;
+  for (const Taken& t : taken) {
+    moves.push_back(t.body->codes_->keep_later(t.body->rows()));
+    moves.back().kept = t.room.sources;
+    moves.back().kept_stride = static_cast<size_t>(t.room.capacity);
+  }
+  const CodeRoom::Shape shape{codec.block_bytes(static_cast<int>(any.site_.dim)), any.site_.heads,
+                              static_cast<size_t>(moves.front().blocks())};
+  const DeviceArray<std::byte> memory(*any.site_.memory, MemoryKind::kScratch,
+                                      CodeRoom::bytes(shape, moves.size()), stream);
+  keep_through(CodeRoom(memory.data(), shape, moves.size()), codec, moves, stream);
 }
 
 void ExpressStore::add_rows(HeadRows& out, size_t head, int64_t) const {
