@@ -61,7 +61,7 @@ TEST(Events, OffsetsOfTextsCountBytes) {
 }
 
 TEST(Events, AWholeAnswer) {
-  const Choice choices[] = {{"a", "stop", {}, {}}, {"b", "length", {}, {5, 6}}};
+  const Choice choices[] = {{"a", "stop", {}, {}, {}}, {"b", "length", {}, {5, 6}, {}}};
   EXPECT_EQ(
       answer_json(head(Form::kChat, false), choices, false, {3, 2, 0}, Json::object()),
       R"({"id":"chatcmpl-K","object":"chat.completion","created":1757141666,"model":"demo",)"

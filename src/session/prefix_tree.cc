@@ -140,8 +140,8 @@ bool PrefixTree::State::evict(Dropped& dropped) {
   return true;
 }
 
-SessionOptions PrefixTree::State::whole(const SessionOptions& options) const {
-  SessionOptions out = options;
+SessionOptions PrefixTree::State::whole(const SessionOptions& given) const {
+  SessionOptions out = given;
   if (out.context == 0) out.context = static_cast<size_t>(engine->model()->config().context);
   return out;
 }

@@ -14,8 +14,8 @@ using DecodePair = void (*)(const DecodeCall&, const DecodeScratch&, cudaStream_
 class PairCodec final : public DeviceCodec {
  public:
   using Codec = std::shared_ptr<const DeviceCodec>;
-  PairCodec(Codec keys, Codec values, DecodePair attend)
-      : keys_(std::move(keys)), values_(std::move(values)), attend_(attend) {}
+  PairCodec(Codec keys, Codec values, DecodePair both)
+      : keys_(std::move(keys)), values_(std::move(values)), attend_(both) {}
 
   std::string name() const override {
     return keys_->name() + " beside values in " + values_->name();

@@ -54,7 +54,7 @@ class Exchange {
   throw Error(
       ErrorCode::kUnsupported,
       fmt::format("pages and plots are drawn by the Python package pith-kv with matplotlib, "
-                  "and the python3 that PATH finds has them not ({}). Activate an "
+                  "and the python3 on PATH lacks them ({}). Activate an "
                   "environment that has, or make one: 'python3 -m venv ENV', "
                   "'. ENV/bin/activate', and in a checkout of Pith 'pip install .[plot]'. "
                   "--lines needs neither",
