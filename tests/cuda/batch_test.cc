@@ -86,6 +86,28 @@ TEST(CudaBatch, SixtyFourInPassesOfAnySize) {
     if (!left_out()) expect_company_changes_nothing(model, parallel, 64);
 }
 
+// Heavy rows of all leave in one pass, and wait in more places than there are.
+TEST(CudaBatch, StagedRowsOfManyWaitForNobody) {
+  const auto model = RandomModelFolder({}).load();
+  PITH_NEEDS_GPU();
+  constexpr size_t kMany = 24;
+  for (const char* const policy :
+       {"express(s=32,heavy=24,heavy_interval=12)+int4,window=16",
+        "express(s=32,heavy=24,heavy_interval=12)+turboquant(bits=4),window=16;heads=1:"
+        "express(s=16,heavy=16,heavy_interval=12)+k:turboquant(bits=4)+v:turboquant(bits=3),"
+        "window=16"}) {
+    std::vector<Talk> talks;
+    for (size_t i = 0; i < kMany; ++i) {
+      const auto seed = static_cast<uint32_t>(i);
+      talks.push_back({policy, random_ids(90, model->config().vocab, 100 + seed),
+                       random_ids(14, model->config().vocab, 500 + seed)});
+    }
+    test::expect_company_changes_nothing(std::make_shared<Engine>(model, engine_for(kMany)),
+                                         std::make_shared<Engine>(model, engine_for(kMany)), talks,
+                                         1, [](size_t) { return false; });
+  }
+}
+
 class CudaBatchGguf : public testing::TestWithParam<WeightType> {};
 
 TEST_P(CudaBatchGguf, CompanyChangesNothing) {

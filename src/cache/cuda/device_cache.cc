@@ -286,8 +286,16 @@ void DeviceCache::compare_token(int layer, const float* out, const void* q) {
 void DeviceCache::end_token(LateWork& late) {
   begun_ = false;
   if (probe_) probe_->append_token(targets_);
-  const auto named = [this] {
-    if (!late_.moves.empty() && late_.moves.back().staged) pass_layer(false);
+  // The caches of a pass share the places of staged rows: none is named again before its rows left.
+  size_t waiting = 0;  // of this cache
+  const auto named = [&] {
+    if (late_.staged() == waiting) return;
+    waiting = late_.staged();
+    if (!one_by_one_ && late.staged() + waiting < space_.layers_together())
+      return space_.next_layer();
+    late.join(late_, stream_);
+    late.take_moves(stream_);
+    waiting = 0;
   };
   for (int l = first_layer_; l < end_layer(); ++l) at(l).end_token(space_, late_, named);
   late.join(late_, stream_);

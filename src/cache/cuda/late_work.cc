@@ -39,6 +39,10 @@ void LateWork::join(LateWork& of_cache, cudaStream_t stream) {
   joined_.push_back(&of_cache);
 }
 
+size_t LateWork::staged() const {
+  return static_cast<size_t>(std::ranges::count_if(moves, &BodyMove::staged));
+}
+
 void LateWork::take_moves(cudaStream_t stream) {
   select_heavy(stream);
   std::map<std::pair<std::string, size_t>, std::vector<BodyMove>> alike;

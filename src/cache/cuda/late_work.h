@@ -21,6 +21,8 @@ struct LateWork {
   /// equally, also in other layers and ranges of heads; those of two caches only if they are one.
   /// Rows that bodies do not take together with those of other caches are taken now.
   void join(LateWork& of_cache, cudaStream_t stream);
+  /// Moves whose rows are in staging memory, each at a place of its own.
+  size_t staged() const;
   /// Gives the device the selections of heavy rows, of many layers in one launch each.
   void select_heavy(cudaStream_t stream);
   /// Gives it these, then the moves: those of one kind go together.
