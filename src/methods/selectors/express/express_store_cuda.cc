@@ -132,7 +132,8 @@ class ExpressStore final : public BodyStore {
     return {0, (codes_->rows() + kBlockRows - 1) / kBlockRows, DType::kF16};
   }
   /// Bodies of one kind code equally, and equally many rows, beside equally many.
-  using Kind = std::tuple<std::string, const void*, size_t, size_t, size_t, size_t, bool, bool>;
+  using Kind =
+      std::tuple<std::string, uint64_t, const void*, size_t, size_t, size_t, size_t, bool, bool>;
   Kind kind_of(const BodyMove& move) const;
 
   ExpressRule rule_;
@@ -209,8 +210,8 @@ ExpressStore::Kind ExpressStore::kind_of(const BodyMove& move) const {
   const DeviceCodec& codec = codes_->codec();
   // Tables are a codec's own, and so are the records that rows name.
   const bool own = codec.learns_from() > 0 || codec.shared_bytes() > 0 || codec.record_bytes() > 0;
-  return {codec.name(), own ? this : nullptr, site_.heads,      codes_->rows(), rows(),
-          move.rows,    move.given_back,      codes_->crowded()};
+  return {codec.name(), place_.seed, own ? this : nullptr, site_.heads,      codes_->rows(),
+          rows(),       move.rows,   move.given_back,      codes_->crowded()};
 }
 
 CodedStore::NewRows ExpressStore::fresh_of(const BodyMove& move) const {
