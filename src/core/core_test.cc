@@ -121,12 +121,15 @@ TEST(Buffer, CopiesThatGoOnKeepTheirRoom) {
   a.resize(100);
   {
     const MemoryCounter::CopiesTo ours(from, to, true);
-    const Array<float> b = a;
+    Array<float> b = a;
+    b[0] = 2;
     EXPECT_EQ(b.capacity_bytes(), a.capacity_bytes());
     EXPECT_EQ(to.total(), a.capacity_bytes());
   }
   const MemoryCounter::CopiesTo ours(from, to);
-  const Array<float> c = a;
+  Array<float> c = a;
+  c[0] = 3;
+  EXPECT_NE(a[0], c[0]);
   EXPECT_LT(c.capacity_bytes(), 500u);
   EXPECT_EQ(to.total(), c.capacity_bytes());
 }
