@@ -180,8 +180,8 @@ int run(ServeCommand& o) {
   o.serve.presets = read_presets(o.presets);
   o.serve.memory = o.memory;
   o.serve.name = name_of(o);
-  const auto model = load_model(o.engine);
   StandaloneOptions options = session_options(o.engine);
+  const auto model = load_model(o.engine);
   if (o.engine.chunk == kMeasuredChunk) options.chunk = measure_chunk(model, options);
   o.serve.session = options;
   const auto chat = chat_template(o, *model);
