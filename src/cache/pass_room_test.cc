@@ -9,6 +9,7 @@
 #include <random>
 
 #include "cache_harness.h"
+#include "policy_forms.h"
 
 namespace pith {
 namespace {
@@ -16,21 +17,9 @@ namespace {
 using test::Rows;
 using test::Shape;
 
-/// Every selector over plain and coded rows, every codec, and some of their other forms.
+/// Every selector, every codec, and some of their other forms.
 std::vector<std::string> forms() {
-  std::vector<std::string> all;
-  for (const SelectorRow& row : selector_rows()) {
-    std::string text = row.info.name;
-    const std::string& size = row.info.size_parameter;
-    if (!size.empty()) text += "(" + size + (size == "rate" ? "=0.25)" : "=96)");
-    all.push_back(text);
-    all.push_back(text + "+int4" + (row.owns_window ? "" : ",window=16"));
-  }
-  for (const CodecRow& row : codec_rows()) {
-    const std::string codec = row.info.name == "csr" ? "csr(online=32)" : row.info.name;
-    all.push_back("exact+" + codec);
-    all.push_back("keydiff(budget=96)+k:int8+v:" + codec + ",sink=4,window=32");
-  }
+  std::vector<std::string> all = test::registered_forms("keydiff(budget=96)");
   for (const char* more :
        {"uniform(budget=96,heavy=32)+int4", "express(s=64,heavy=32)+turboquant,window=16",
         "balancekv(mode=stream,rate=0.5)", "balancekv(rate=0.5)+csr(online=32)",

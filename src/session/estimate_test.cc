@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "policy/registry.h"
+#include "policy_forms.h"
 #include "session/test_company.h"
 #include "session/test_demo.h"
 
@@ -14,21 +14,9 @@ namespace {
 using test::demo;
 using test::some_ids;
 
-/// Every selector of the registry over plain and coded rows, and every codec of it.
+/// Every selector, every codec, and prompts that are read otherwise.
 std::vector<std::string> forms() {
-  std::vector<std::string> all;
-  for (const SelectorRow& row : selector_rows()) {
-    std::string text = row.info.name;
-    const std::string& size = row.info.size_parameter;
-    if (!size.empty()) text += "(" + size + (size == "rate" ? "=0.25)" : "=96)");
-    all.push_back(text);
-    all.push_back(text + "+int4" + (row.owns_window ? "" : ",window=16"));
-  }
-  for (const CodecRow& row : codec_rows()) {
-    const std::string codec = row.info.name == "csr" ? "csr(online=32)" : row.info.name;
-    all.push_back("exact+" + codec);
-    all.push_back("exact+k:int8+v:" + codec + ",sink=4,window=32");
-  }
+  std::vector<std::string> all = test::registered_forms("exact");
   for (const char* more :
        {"keydiff(budget=96)+int4,prompt=exact", "snapkv(budget=96)+int4,prompt=once",
         "uniform(budget=96,heavy=32)+int4", "express(s=64,heavy=32)+turboquant,window=16"})
