@@ -87,38 +87,31 @@ void unpack(const Unpackings<kPlaces>& places, cudaStream_t stream, unsigned cou
   }
 }
 
-template <size_t kPlaces>
-void unpack_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls, cudaStream_t stream) {
+/// Keys or values: how KIVI groups them, and how the others do.
+template <size_t kPlaces, Grouping kKivi, Grouping kOthers>
+void unpack_side(GroupedCodec codec, std::span<const UnpackRowsCall> calls, cudaStream_t stream) {
   Unpackings<kPlaces> places;
   std::ranges::copy(calls, places.of);
   const auto count = static_cast<unsigned>(calls.size());
   switch (codec) {
-    case GroupedCodec::kKivi2: return unpack<2, Grouping::kChannelKeys>(places, stream, count);
-    case GroupedCodec::kKivi4: return unpack<4, Grouping::kChannelKeys>(places, stream, count);
-    case GroupedCodec::kInt4: return unpack<4, Grouping::kTokenKeys>(places, stream, count);
-    case GroupedCodec::kInt8: return unpack<8, Grouping::kTokenKeys>(places, stream, count);
-    case GroupedCodec::kRotatedInt4:
-      return unpack<4, Grouping::kTokenKeys, true>(places, stream, count);
-    case GroupedCodec::kRotatedInt8:
-      return unpack<8, Grouping::kTokenKeys, true>(places, stream, count);
+    case GroupedCodec::kKivi2: return unpack<2, kKivi>(places, stream, count);
+    case GroupedCodec::kKivi4: return unpack<4, kKivi>(places, stream, count);
+    case GroupedCodec::kInt4: return unpack<4, kOthers>(places, stream, count);
+    case GroupedCodec::kInt8: return unpack<8, kOthers>(places, stream, count);
+    case GroupedCodec::kRotatedInt4: return unpack<4, kOthers, true>(places, stream, count);
+    case GroupedCodec::kRotatedInt8: return unpack<8, kOthers, true>(places, stream, count);
   }
 }
 
 template <size_t kPlaces>
+void unpack_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls, cudaStream_t stream) {
+  unpack_side<kPlaces, Grouping::kChannelKeys, Grouping::kTokenKeys>(codec, calls, stream);
+}
+
+template <size_t kPlaces>
 void unpack_values(GroupedCodec codec, std::span<const UnpackRowsCall> calls, cudaStream_t stream) {
-  Unpackings<kPlaces> places;
-  std::ranges::copy(calls, places.of);
-  const auto count = static_cast<unsigned>(calls.size());
-  switch (codec) {
-    case GroupedCodec::kKivi2: return unpack<2, Grouping::kAsymmetricValues>(places, stream, count);
-    case GroupedCodec::kKivi4: return unpack<4, Grouping::kAsymmetricValues>(places, stream, count);
-    case GroupedCodec::kInt4: return unpack<4, Grouping::kSymmetricValues>(places, stream, count);
-    case GroupedCodec::kInt8: return unpack<8, Grouping::kSymmetricValues>(places, stream, count);
-    case GroupedCodec::kRotatedInt4:
-      return unpack<4, Grouping::kSymmetricValues, true>(places, stream, count);
-    case GroupedCodec::kRotatedInt8:
-      return unpack<8, Grouping::kSymmetricValues, true>(places, stream, count);
-  }
+  unpack_side<kPlaces, Grouping::kAsymmetricValues, Grouping::kSymmetricValues>(codec, calls,
+                                                                                stream);
 }
 
 constexpr size_t kPlaces = 64;  // of a launch of many
