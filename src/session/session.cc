@@ -106,9 +106,9 @@ size_t Session::State::at_once(size_t tokens) const {
   return std::min(tokens, engine->options().chunk);
 }
 
-void Session::State::drop_reading() noexcept {
-  if (reading && reading->copy) backend->take_room(*reading->copy);
-  reading = nullptr;
+void Session::State::drop(std::unique_ptr<Reading>& begun) noexcept {
+  if (begun && begun->copy) backend->take_room(*begun->copy);
+  begun = nullptr;
 }
 
 size_t Session::State::run_exactly(std::span<const int32_t> ids, Append how,
@@ -117,7 +117,7 @@ size_t Session::State::run_exactly(std::span<const int32_t> ids, Append how,
   std::unique_ptr<Reading> now;
   if (reading && reading->how == how && std::ranges::equal(reading->ids, ids))
     now = std::move(reading);
-  drop_reading();
+  drop(reading);
   if (!now) {
     backend->own();  // without room for that it stays as it was
     seen.own();
@@ -133,8 +133,7 @@ size_t Session::State::run_exactly(std::span<const int32_t> ids, Append how,
       reads.ask({ids.size(), at_once(ids.size()), watch.logits});
       now->work = device().begin_prompt(reads, ids, ends_prompt(how, ids.size()));
     } catch (...) {
-      reading = std::move(now);
-      drop_reading();
+      drop(now);
       throw;
     }
   }
@@ -151,8 +150,7 @@ size_t Session::State::run_exactly(std::span<const int32_t> ids, Append how,
       }
       const size_t done = ids.size() * work.units_done() / work.units();
       if (watch.progress && !watch.progress(done, ids.size()) && work.units_done() < work.units()) {
-        reading = std::move(now);
-        drop_reading();
+        drop(now);
         return 0;
       }
     }
@@ -162,8 +160,7 @@ size_t Session::State::run_exactly(std::span<const int32_t> ids, Append how,
     all.insert(all.end(), ids.begin(), ids.end());
   } catch (...) {
     if (now && !now->copy) fail(std::current_exception());
-    reading = std::move(now);
-    drop_reading();
+    drop(now);
     throw;
   }
   if (now->copy) backend = std::move(now->copy);
@@ -218,7 +215,7 @@ void Session::State::run_chunk(std::span<const int32_t> ids, const LogitsSink& s
 }
 
 void Session::State::came(Append how) {
-  drop_reading();  // what was read of it began before these tokens
+  drop(reading);  // what was read of it began before these tokens
   in_prompt = in_prompt && (how == Append::kMore || how == Append::kPart);
   if (in_prompt && how == Append::kMore) cuts.push_back(seen->size());
 }
@@ -314,7 +311,7 @@ std::vector<TokenScore> Session::score(std::span<const int32_t> ids) {
 void Session::protect(std::span<const TokenRange> ranges) {
   state_->check_usable();
   state_->backend->protect(ranges);
-  state_->drop_reading();
+  state_->drop(state_->reading);
   state_->options.protect.insert(state_->options.protect.end(), ranges.begin(), ranges.end());
 }
 
@@ -326,7 +323,7 @@ void Session::reserve(size_t tokens) {
                 fmt::format("room for {} tokens after the {} already seen, in a context of {}; "
                             "raise it (-c), or ask for fewer",
                             tokens, s.seen->size(), s.options.context));
-  s.drop_reading();
+  s.drop(s.reading);
   if (tokens > 0) {
     s.backend->own();
     const std::lock_guard turn(s.shared().turn);

@@ -90,7 +90,7 @@ struct Session::State {
   void run_chunk(std::span<const int32_t> ids, const Session::LogitsSink& sink);
   void end_prompt();
   /// A prompt that was begun is dropped.
-  void drop_reading() noexcept;
+  void drop(std::unique_ptr<Reading>& begun) noexcept;
   /// The most of `tokens` tokens that go through a layer together.
   size_t at_once(size_t tokens) const;
   /// Notes how the newest tokens came; what ends a prompt or is of an answer ends in_prompt.
