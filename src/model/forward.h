@@ -50,7 +50,8 @@ struct LayerBlock {
   std::function<void(float* out, const float* q)> attend;
 };
 
-class [[gnu::visibility("hidden")]] Forward {  // as the weights that it holds
+class [[gnu::visibility("hidden")]] Forward;  // as the weights that it holds
+class Forward {
  public:
   /// Buffers for passes of up to `max_chunk` tokens, counted as kScratch. Context and model must
   /// outlive it.
@@ -59,7 +60,7 @@ class [[gnu::visibility("hidden")]] Forward {  // as the weights that it holds
 
   /// Runs tokens at positions first_position, first_position + 1, ... through all layers; their
   /// rows are appended to the cache. Throws kInvalidArgument (no tokens, too many, an unknown id).
-  void run(KvCache & cache, std::span<const int32_t> tokens, int64_t first_position);
+  void run(KvCache& cache, std::span<const int32_t> tokens, int64_t first_position);
   /// Runs one token of each of many sequences; or any number of one. A row's result does not depend
   /// on those beside it. Throws as above; what a cache throws is its sequence's failure.
   void run(std::span<Sequence> sequences);

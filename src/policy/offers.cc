@@ -44,7 +44,7 @@ Limit Limit::of_group(const std::string& method, const std::string& parameter, s
 std::string Needs::text() const {
   std::vector<std::string> words{text_of(body)};
   if (halves > 0) words.push_back(fmt::format("halvings of {} rows", halves));
-  if (!cpu_alone.empty()) words.push_back(cpu_alone + " (the CPU's alone)");
+  if (!cpu_alone.empty()) words.push_back(std::string(cpu_alone) + " (the CPU's alone)");
   if (gathered) words.emplace_back("whole prompts");
   if (evicts > 0) words.push_back(fmt::format("heavy rows, of which {} leave together", evicts));
   if (mass) words.emplace_back("attention mass");

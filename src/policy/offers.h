@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pith/device.h"
@@ -48,7 +49,7 @@ struct Needs {
   bool shared = false;       ///< heads share a budget: each holds as many rows as its own are worth
   size_t halves = 0;         ///< the most rows that are halved at once; 0: none are
   /// Parameters, as in a policy, of the CPU's half alone; or empty.
-  std::string cpu_alone = {};
+  std::string_view cpu_alone = {};
   bool gathered = false;  ///< prompts are read with prompt=once
   size_t evicts =
       0;  ///< heavy rows are kept apart, and so many of them leave together; 0: none are

@@ -299,7 +299,6 @@ void DeviceCache::end_token(LateWork& late) {
   };
   for (int l = first_layer_; l < end_layer(); ++l) at(l).end_token(space_, late_, named);
   late.join(late_, stream_);
-  layers_waiting_ = 0;
 }
 
 void DeviceCache::pass_layer(bool last) {

@@ -27,8 +27,8 @@ struct LateWork {
   void select_heavy(cudaStream_t stream);
   /// Gives it these, then the moves: those of one kind go together.
   void take_moves(cudaStream_t stream);
-  /// Gives it these, then codes, of many places in one launch, and what follows them. Scratch is
-  /// that of any of the caches, which are of one model.
+  /// Gives it these, then codes, of many places in one launch, and what follows them. Any cache's
+  /// scratch will do: they are of one model.
   void run(ChunkSpace& space, cudaStream_t stream);
 
  private:
@@ -36,7 +36,7 @@ struct LateWork {
   void add(LateWork& of_cache);
   void code(ChunkSpace& space, cudaStream_t stream);
 
-  std::vector<LateWork*> joined_;  ///< what moves leave there comes here once they have been made
+  std::vector<LateWork*> joined_;  ///< their codes come here once the moves have been made
 };
 
 }  // namespace pith::cuda
