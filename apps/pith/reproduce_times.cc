@@ -30,7 +30,7 @@ void add_claims(ReproducedTable& t, const std::vector<SelectPoint>& points,
        fmt::format("{:.1f}% at {} tokens", 100 * overhead, longest), overhead <= kTheirs,
        Form::kNoGuarantee, express});
   const SelectPoint& start = find(points, express, shortest);
-  // The length nearest to that of the accuracy.
+  // Of these lengths the nearest to 2048, where the accuracy was measured.
   const double share = start.step.value / find(points, "exact", shortest).step.value;
   t.claims.push_back(
       {fmt::format("exact's accuracy in {:.0f}% of its attention time", papers::kExpressTimeShare),

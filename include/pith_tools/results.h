@@ -9,7 +9,7 @@ namespace pith {
 
 /// The files as JSON lines (docs/evaluation.md): a line for each setting, then one for each policy,
 /// with its seeds averaged. Lines are read, too. Throws kNotFound, kIo, and kCorrupt with file and
-/// line for what is no result.
+/// line where they hold something else.
 std::string result_lines(const std::vector<std::filesystem::path>& files);
 
 struct ReportOptions {

@@ -66,7 +66,7 @@ void MemoryCounter::refuse(const char* what, size_t more, size_t held) const {
 void MemoryCounter::charge(MemoryKind kind, size_t bytes) {
   const std::lock_guard turn(holding_);
   const size_t before = held_now(), after = std::max(charged_ + bytes, floor_);
-  // Within what is set aside nothing is refused, even if the limit was lowered since.
+  // Room that was set aside is never refused, even if the limit was lowered since.
   if (limit_ != 0 && after > limit_ && after > before) refuse(to_string(kind), bytes, before);
   if (parent_ && after > before) parent_->charge(kind, after - before);
   charged_ += bytes;

@@ -61,8 +61,8 @@ class MemoryCounter : public std::enable_shared_from_this<MemoryCounter> {
   /// Room set aside: to the limits this part takes at least so many bytes, however few are live.
   /// Throws kOutOfMemory with nothing changed if one would be passed; a lower floor never does.
   void set_floor(size_t bytes);
-  /// The room of `from` becomes that of `to`, which has `bytes` then; both are parts of one
-  /// counter. Throws as set_floor does.
+  /// Moves the room of `from` to `to`, which then has `bytes`; both are parts of one counter.
+  /// Throws as set_floor does.
   static void move_floor(MemoryCounter& from, MemoryCounter& to, size_t bytes);
   /// The nearest root, or the topmost counter: what several sessions share is counted there.
   MemoryCounter& root() { return parent_ && !is_root_ ? parent_->root() : *this; }

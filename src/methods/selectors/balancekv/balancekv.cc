@@ -22,7 +22,7 @@ size_t most_rows(size_t n, size_t rounds, size_t block) {
   return std::min(n, (n >> rounds) + block * rounds);
 }
 
-/// Whether what is flushed of a block can be halved so often.
+/// Whether a flushed block can be halved so often.
 bool halves(size_t rounds, size_t block) { return block % (size_t{1} << rounds) == 0; }
 
 struct BalanceSizes {

@@ -1,8 +1,8 @@
 #pragma once
 // One head's stream of Express as the threads of a block take rows to it ("Express Language
-// Modeling", Alg. 1-3): what is done next is what plan/coreset.h says. Picks of strata go in
-// parallel. Whole buckets of few rows, which most halvings are of, go together, a warp each,
-// straight from the new rows: only what they leave is stored.
+// Modeling", Alg. 1-3): plan/coreset.h says the next step. Picks of strata go in parallel. Whole
+// buckets of few rows, which most halvings are of, go together, a warp each, straight from the new
+// rows: only what they leave is stored.
 
 #include "kernels/cuda/numbers.cuh"
 #include "methods/selectors/express/express_cuda.h"
