@@ -10,14 +10,38 @@ constexpr size_t kOld = 0;  // of PlanState::own: body rows that are old
 
 }  // namespace
 
-// Sampling is repeated until a row fits (Remark 2); as rows come, once is enough but for the
-// smallest T.
+// As rows come, once is enough but for the smallest T.
 void KeepCells::sample(PlanState& state, size_t most, Steps& steps) const {
   while (state.body() > most) {
     const auto old = static_cast<uint32_t>(state.own[kOld]);
     const auto keep = static_cast<uint32_t>(cells_.of(old, state.body()));
     steps.push_back({.op = Op::kJudge, .held = state.body(), .keep = keep, .old = old});
     state.own[kOld] = state.body() = keep;
+  }
+}
+
+// Remark 2: sampling goes on until what is selected fits. It ends as soon as it does: a prompt of
+// one row more than T does not lose four of five.
+void KeepCells::sample_prompt(PlanState& state, size_t most, Steps& steps) const {
+  while (state.body() > most) {
+    const auto old = static_cast<uint32_t>(state.own[kOld]);
+    const uint32_t held = state.body();
+    const bool fresh = cells_.kept_new(held - old, cells_.new_stride) < held - old;
+    const uint32_t first = fresh ? old : 0, rows = fresh ? held - old : old;
+    const size_t stride = fresh ? cells_.new_stride : cells_.old_stride;
+    const size_t each = fresh ? cells_.each : 1;
+    const size_t asked = (held - most + stride - each - 1) / (stride - each);  // cells
+    const auto thinned = static_cast<uint32_t>(std::min<size_t>(rows, asked * stride));
+    const size_t kept = fresh ? cells_.kept_new(thinned, stride) : cells_.of(thinned, thinned);
+    const auto keep = static_cast<uint32_t>(held - thinned + kept);
+    steps.push_back({.op = Op::kJudge,
+                     .held = held,
+                     .keep = keep,
+                     .old = old,
+                     .first = first,
+                     .behind = held - first - thinned});
+    state.body() = keep;
+    state.own[kOld] = fresh ? old + kept : old - thinned + kept;
   }
 }
 
@@ -30,7 +54,7 @@ void KeepCells::end_prompt(PlanState& state, Steps& steps) const {
     steps.push_back({.op = Op::kJudge, .held = held, .keep = keep, .size = stride});
     state.own[kOld] = state.body() = keep;
   }
-  sample(state, cells_.threshold, steps);
+  if (state.body() > cells_.threshold) sample_prompt(state, cells_.most_of_prompt(), steps);
 }
 
 void KeepCells::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const {

@@ -1,8 +1,9 @@
 #pragma once
 // BUZZ's rule: when the body holds `threshold` rows and another comes, one row of each cell stays.
 // Old rows, survivors of a selection, lie in cells of `old_stride`, new ones behind them in cells
-// of `new_stride`; the last cell of each may be short. A prompt that gathers may be selected from
-// in one pass instead, in cells of one size.
+// of `new_stride`; the last cell of each may be short. Of a prompt that gathers no more cells are
+// thinned than must be: new ones from the oldest on, then old ones; or it is selected from in one
+// pass, in cells of one size.
 
 #include <algorithm>
 
@@ -23,10 +24,11 @@ struct Cells {
   size_t kept_new(size_t rows, size_t stride) const {
     return rows / stride * each + std::min(each, rows % stride);
   }
-  /// The rows of a cell in the one pass over `held` rows: three quarters of the threshold stay, so
-  /// that the next eviction is a while away.
+  /// The most rows that stay of a prompt that gathered, so that the next eviction is a while away.
+  size_t most_of_prompt() const { return std::max(each, threshold - threshold / 4); }
+  /// The rows of a cell in the one pass over `held` rows.
   size_t whole_stride(size_t held) const {
-    const size_t most = std::max(each, threshold - threshold / 4);
+    const size_t most = most_of_prompt();
     return std::max(each + 1, (held * each + most - 1) / most);
   }
 };
@@ -49,6 +51,8 @@ class KeepCells final : public Rule {
  private:
   /// Until at most `most` rows are left.
   void sample(PlanState& state, size_t most, Steps& steps) const;
+  /// The same of a prompt, cell by cell.
+  void sample_prompt(PlanState& state, size_t most, Steps& steps) const;
 
   Cells cells_;
   bool by_mass_, logn_;

@@ -29,7 +29,8 @@ Texts texts_of(const Steps& steps) {
     if (s.op == Op::kJudge || s.op == Op::kSplit)
       text += " of " + std::to_string(s.held) + " keep " + std::to_string(s.keep);
     if (s.old > 0) text += " old " + std::to_string(s.old);
-    if (s.op == Op::kHalve) text += " at " + std::to_string(s.first);
+    const bool around = s.op == Op::kJudge && s.first + s.behind > 0;
+    if (s.op == Op::kHalve || around) text += " at " + std::to_string(s.first);
     if (s.behind > 0) text += " before " + std::to_string(s.behind);
     if (s.op == Op::kHalve || s.op == Op::kPick) text += " tag " + std::to_string(s.tag);
     if (s.op == Op::kPick)
@@ -97,6 +98,38 @@ TEST(Feed, CellsAreJudgedWhenARowFindsNoRoom) {
   EXPECT_EQ(fed(cells, s, 10), (Texts{"move 10"}));
   EXPECT_EQ(fed(cells, s, 1), (Texts{"judge of 10 keep 2", "move 1"}));
   EXPECT_EQ(fed(cells, s, 8), (Texts{"move 7", "judge of 10 keep 3 old 2", "move 1"}));
+}
+
+TEST(Feed, OfAPromptNoMoreCellsAreThinnedThanMustBe) {
+  const KeepCells cells({100, 5, 3}, true, false);  // 75 rows of a prompt may stay
+  const auto prompt = [&](uint32_t n) {
+    PlanState s;
+    s.gathers = true;
+    fed(cells, s, n);
+    const Texts steps = ended(cells, s);
+    EXPECT_LE(s.body(), n > 100 ? 75u : n);
+    return steps;
+  };
+  EXPECT_EQ(prompt(100), Texts{});
+  // 7 cells of 5 lose 28 rows, where 26 must go.
+  EXPECT_EQ(prompt(101), (Texts{"judge of 101 keep 73 at 0 before 66"}));
+  EXPECT_EQ(prompt(375), (Texts{"judge of 375 keep 75"}));
+  // All new cells, then one of old rows.
+  EXPECT_EQ(prompt(376),
+            (Texts{"judge of 376 keep 76", "judge of 76 keep 74 old 76 at 0 before 73"}));
+  EXPECT_EQ(prompt(1125), (Texts{"judge of 1125 keep 225", "judge of 225 keep 75 old 225"}));
+
+  PlanState s;
+  s.gathers = true;
+  fed(cells, s, 101);
+  ended(cells, s);
+  s.gathers = false;
+  // 7 rows are old; the next 93 are new.
+  EXPECT_EQ(fed(cells, s, 28), (Texts{"move 27", "judge of 100 keep 22 old 7", "move 1"}));
+  s.gathers = true;
+  // A prompt behind old rows: they stay until no new row is left to thin.
+  fed(cells, s, 95);
+  EXPECT_EQ(ended(cells, s), (Texts{"judge of 118 keep 74 old 22 at 22 before 41"}));
 }
 
 TEST(Feed, SamplesAreDrawnInPieces) {

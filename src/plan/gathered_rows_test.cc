@@ -30,10 +30,10 @@ TEST(GatheredRows, SelectFromAllOfAPromptAtItsEnd) {
   ASSERT_EQ(end.size(), 1u);
   EXPECT_EQ(end[0].held, 40u);
   EXPECT_EQ(end[0].keep, 10u);
-  end = ended(cells, 100);  // 100 to 20, and 20 old ones to 7
+  end = ended(cells, 100);  // 100 to 20, and of these old ones 18 to 6
   ASSERT_EQ(end.size(), 2u);
   EXPECT_EQ(end[0].keep, 20u);
-  EXPECT_EQ(end[1].keep, 7u);
+  EXPECT_EQ(end[1].keep, 8u);
   EXPECT_TRUE(ended(cells, 10).empty());
   end = ended(heavy, 30);
   ASSERT_EQ(end.size(), 2u);

@@ -52,19 +52,26 @@ class Buzz final : public Chooser {
       stands_for_[h].resize(stands_for_[h].size() + kept.size(),
                             sum / static_cast<double>(kept.size()));
     };
-    const size_t old = step.old, held = step.held, stride = step.size > 0 ? step.size : new_stride_;
-    std::vector<double> unlike(options_.by_key ? held : 0);
+    const size_t old = step.old, stride = step.size > 0 ? step.size : new_stride_;
+    const size_t first = step.first, last = step.held - step.behind;
+    std::vector<double> unlike(options_.by_key ? step.held : 0);
     if (options_.by_key) score_directions(unlike, store);
-    for (size_t i = 0; i < old; i += old_stride_) keep_cell(i, std::min(i + old_stride_, old), {i});
-    for (size_t i = old; i < held; i += stride) {
-      const size_t end = std::min(i + stride, held);
-      const size_t best = options_.localmax ? first_of_largest(mass, i, end, held) : i;
+    const auto keep_all = [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) keep_cell(i, i + 1, {i});
+    };
+    keep_all(0, first);
+    for (size_t i = first; i < std::min(old, last); i += old_stride_)
+      keep_cell(i, std::min({i + old_stride_, old, last}), {i});
+    for (size_t i = std::max(first, old); i < last; i += stride) {
+      const size_t end = std::min(i + stride, last);
+      const size_t best = options_.localmax ? first_of_largest(mass, i, end, end) : i;
       const size_t other = first_of_largest<double>(unlike, i, end, best);
       if (other == end)
         keep_cell(i, end, {best});
       else
         keep_cell(i, end, {std::min(best, other), std::max(best, other)});
     }
+    keep_all(last, step.held);
     return chosen;
   }
   void kept(const Step& /*step*/, std::span<HeadBody> bodies) override {
@@ -128,6 +135,11 @@ BuzzRule buzz_rule(const BuzzOptions& options, const BudgetSite& budget, size_t 
         fmt::format("buzz: a threshold of T={} rows is less than the stride s={}; raise T or "
                     "lower s (at least 3)",
                     rule.threshold, stride));
+  if (rule.new_stride() <= rule.each())
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("buzz: by_key=true keeps two rows of a hive, and swap=true makes hives "
+                            "of {}; raise s to at least 5, or leave one of the two out",
+                            rule.new_stride()));
   return rule;
 }
 

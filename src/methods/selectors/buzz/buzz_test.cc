@@ -173,6 +173,33 @@ TEST(Buzz, OnePassOverAPromptKeepsARowOfEveryStretch) {
   EXPECT_GT(stream[7], 100u);
 }
 
+TEST(Buzz, APromptBarelyLongerThanTheContainerLosesFewRows) {
+  // A body of 796 rows where T is 795: rows of the oldest 50 hives go, but for their best.
+  constexpr size_t kRows = 796, kHives = 50;
+  Shape shape = kSmall;
+  shape.context = 1000;
+  const Rows rows(shape, kRows, 12);
+  std::vector<float> mass(2 * kRows);
+  for (size_t i = 0; i < mass.size(); ++i)
+    mass[i] = static_cast<float>((i * 7919 + i / kRows) % 1009);
+  Harness h(shape, "buzz(T=795),sink=0,window=0,prompt=once");
+  h.cache().append(0, {rows.k.data(), rows.v.data(), mass.data(), kRows, true});
+  for (int g = 0; g < 2; ++g) {
+    std::vector<int64_t> expected;
+    const auto own = mass.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(g) * kRows);
+    for (size_t hive = 0; hive < kHives; ++hive)
+      expected.push_back(std::max_element(own + static_cast<ptrdiff_t>(5 * hive),
+                                          own + static_cast<ptrdiff_t>(5 * hive + 5)) -
+                         own);
+    for (size_t i = 5 * kHives; i < kRows; ++i) expected.push_back(static_cast<int64_t>(i));
+    ASSERT_EQ(expected.size(), 596u) << "three quarters of T are 597";
+    EXPECT_EQ(h.cache().rows(0, g).positions, expected);
+  }
+  Harness fits(shape, "buzz(T=796),sink=0,window=0,prompt=once");
+  fits.cache().append(0, {rows.k.data(), rows.v.data(), mass.data(), kRows, true});
+  EXPECT_EQ(rows_of(fits), kRows);
+}
+
 TEST(Buzz, AHiveAlsoKeepsTheRowWhoseKeyIsUnlikeTheOthers) {
   // Cells of 4: keys are alike but for rows 2 and 5; row 5 has the most mass as well, so that the
   // first of the others stays. Row 8 is alone.
@@ -313,6 +340,9 @@ TEST(Buzz, ImpossibleSettingsAreRefused) {
   // One pass needs all of a prompt's rows.
   EXPECT_THROW(Harness(kSmall, "buzz(T=30,whole=true)"), Error);
   EXPECT_NO_THROW(Harness(kSmall, "buzz(T=30,whole=true),prompt=once"));
+  // Hives of two rows that keep two.
+  EXPECT_THROW(Harness(kSmall, "buzz(s=4,T=30,by_key=true,swap=true)"), Error);
+  EXPECT_NO_THROW(Harness(kSmall, "buzz(T=30,by_key=true,swap=true)"));
 }
 
 }  // namespace
