@@ -44,7 +44,8 @@ class Runtime {
 
   /// The steps of many caches of this runtime, such as one layer's of all sequences of a batch. The
   /// results are those of LayerCache::step one after the other, bit for bit. On the CPU, where
-  /// there are at least as many steps as threads, each runs on one thread.
+  /// there are at least as many steps as threads, each runs on one thread. On the GPU steps of one
+  /// token share launches, if layers are of one shape and on one stream.
   /// All arguments are checked first, so that kInvalidArgument and kContextFull change nothing.
   /// After kNonFinite and kOutOfMemory drop all these caches.
   void step(std::span<const LayerStep> steps);

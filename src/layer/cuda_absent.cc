@@ -10,4 +10,6 @@ std::unique_ptr<LayerBackend> make_cuda_layer(RuntimeBackend& /*runtime*/,
   refuse_cuda();
 }
 
+void step_cuda_layers(std::span<const BackendStep> /*steps*/) { refuse_cuda(); }
+
 }  // namespace pith

@@ -79,4 +79,7 @@ std::unique_ptr<LayerBackend> make_cpu_layer(RuntimeBackend& runtime,
 std::unique_ptr<LayerBackend> make_cuda_layer(RuntimeBackend& runtime,
                                               const LayerCacheOptions& options);
 
+/// Steps of layers of one runtime; those of a token share launches.
+void step_cuda_layers(std::span<const BackendStep> steps);
+
 }  // namespace pith

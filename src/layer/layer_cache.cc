@@ -261,9 +261,11 @@ void Runtime::step(std::span<const LayerStep> steps) {
   std::ranges::sort(caches);
   if (std::ranges::adjacent_find(caches) != caches.end())
     refuse("a cache is in two steps of one call; give its tokens in one step or in two calls");
-  // Fewer steps than threads share all threads, head by head.
+  if (checked.empty()) return;
   auto* cpu = dynamic_cast<CpuRuntime*>(state_->backend.get());
-  if (cpu && checked.size() >= static_cast<size_t>(cpu->pool.size()))
+  if (!cpu) return step_cuda_layers(checked);
+  // Fewer steps than threads share all threads, head by head.
+  if (checked.size() >= static_cast<size_t>(cpu->pool.size()))
     cpu->pool.parallel_for(checked.size(), [&](size_t i, int) { checked[i].run(); });
   else
     for (const BackendStep& one : checked) one.run();

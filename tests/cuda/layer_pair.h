@@ -107,6 +107,7 @@ struct LayerCase {
   double scale = 0;
   double soft_cap = 0;
   std::vector<float> sink_logits = {};
+  size_t probe_rows = 0;
 };
 
 inline LayerCacheOptions layer_options(const LayerCase& c) {
@@ -123,6 +124,7 @@ inline LayerCacheOptions layer_options(const LayerCase& c) {
   o.scale = c.scale;
   o.soft_cap = c.soft_cap;
   o.sink_logits = c.sink_logits;
+  o.error_probe = {c.probe_rows, 2, 0};
   return o;
 }
 
@@ -179,13 +181,10 @@ class LayerPair {
     gpu_.protect(ranges);
   }
   /// The GPU's answers to a step of its own, [T, H, D].
-  std::vector<float> step_gpu(LayerCache& cache, size_t tokens, uint32_t seed) {
-    const Numbers x = draw(tokens, seed);
-    const Tensors t(*this, x);
-    DeviceTensor out(memory_, {tokens, heads(), dim()}, layout_, stream_);
-    cache.step(out.out(), t.q.view(), t.k.view(), t.v.view(), tokens);
-    return out.get();
-  }
+  std::vector<float> step_gpu(LayerCache& cache, size_t tokens, uint32_t seed);
+
+  /// A step's tensors on the device.
+  struct Given;
 
   bool same_rows() const {
     for (int g = 0; g < case_.kv_heads; ++g) {
@@ -268,6 +267,26 @@ class LayerPair {
   double worst_ = 0;
   int passes_ = 0, compared_ = 0;
 };
+
+struct LayerPair::Given {
+  Given(LayerPair& p, size_t count, uint32_t seed)
+      : tokens(count),
+        in(p, p.draw(count, seed)),
+        out(p.memory_, {count, p.heads(), p.dim()}, p.layout_, p.stream_) {}
+  LayerStep step_of(LayerCache& cache) const {
+    return {&cache, out.out(), in.q.view(), in.k.view(), in.v.view(), tokens};
+  }
+  size_t tokens;
+  Tensors in;
+  DeviceTensor out;
+};
+
+inline std::vector<float> LayerPair::step_gpu(LayerCache& cache, size_t tokens, uint32_t seed) {
+  Given given(*this, tokens, seed);
+  const LayerStep s = given.step_of(cache);
+  cache.step(s.out, s.q, s.k, s.v, tokens);
+  return given.out.get();
+}
 
 inline constexpr Layout kLayouts[] = {{DType::kF32, false}, {DType::kF16, true},
                                       {DType::kBF16, true}, {DType::kF32, true},

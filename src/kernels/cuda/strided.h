@@ -25,7 +25,7 @@ struct StridedCopy {
   float factor = 1;
 };
 
-inline constexpr size_t kMostStridedCopies = 4;
+inline constexpr size_t kMostStridedCopies = 24;
 
 /// Copies of equally many tokens and channels, in one launch.
 void copy_strided(std::span<const StridedCopy> copies, size_t tokens, size_t dim,

@@ -4,8 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <vector>
 
+#include "attend/cuda/decode_groups.h"
 #include "kernels/cuda/strided.h"
 #include "layer/layer_backend.h"
 #include "pith/error.h"
@@ -94,6 +97,31 @@ class CudaLayer final : public LayerBackend {
     }
   }
 
+  /// Whether these go together: a token of each, of layers of one shape, for one caller's stream.
+  static bool share_launches(std::span<const BackendStep> steps) {
+    if (steps.size() < 2) return false;
+    const CudaLayer& first = of(steps.front());
+    return std::ranges::all_of(steps, [&](const BackendStep& s) {
+      const CudaLayer& l = of(s);
+      return s.given->tokens == 1 && l.space_ == first.space_ && l.callers_ == first.callers_;
+    });
+  }
+  /// Such steps. Rows are cut over blocks as those of a step alone, which gives its bits.
+  static void step_together(std::span<const BackendStep> steps) {
+    for (const BackendStep& s : steps) {
+      const LayerStep& g = *s.given;
+      of(s).check_places({{g.out.data, "out"}, {g.q.data, "q"}, {g.k.data, "k"}, {g.v.data, "v"}});
+    }
+    const CudaLayer& first = of(steps.front());
+    Call call(first.runtime_, first.callers_);
+    const std::vector<cuda::DecodePlace> places = take_tokens(steps);
+    attend_together(steps, places);
+    call.end();
+    cuda::LateWork late;
+    for (const BackendStep& s : steps) of(s).cache_->end_token(late);
+    first.cache_->run(late);
+  }
+
   void append(const RowsView& k, const RowsView& v, size_t tokens) override {
     check_places({{k.data, "k"}, {v.data, "v"}});
     Call call(runtime_, callers_);
@@ -115,7 +143,7 @@ class CudaLayer final : public LayerBackend {
     if (tokens == 1) {
       float* to = in_place(out, DType::kF32) ? static_cast<float*>(out.data) : answers(1);
       cache_->attend_only(site_.layer, cache_->token_place(site_.layer, to, queries),
-                          space_->scratch);
+                          space_->scratch());
       if (to != out.data) hand_out(out, to, 1);
     } else {
       hand_out(out, cache_->attend_chunk_only(site_.layer, queries, tokens), tokens);
@@ -225,10 +253,13 @@ class CudaLayer final : public LayerBackend {
     return out.dtype == dtype && without_gaps(out, site_.query_heads, site_.dim) &&
            reinterpret_cast<uintptr_t>(out.data) % kAligned == 0;
   }
+  cuda::StridedCopy answers_to(const RowsOut& out, const float* from) const {
+    return {{out.data, out.dtype, out.token_stride, out.head_stride},
+            side_by_side(const_cast<float*>(from), DType::kF32),
+            static_cast<int>(site_.query_heads)};
+  }
   void hand_out(const RowsOut& out, const float* from, size_t tokens) const {
-    const cuda::StridedCopy copy{{out.data, out.dtype, out.token_stride, out.head_stride},
-                                 side_by_side(const_cast<float*>(from), DType::kF32),
-                                 static_cast<int>(site_.query_heads)};
+    const cuda::StridedCopy copy = answers_to(out, from);
     cuda::copy_strided({&copy, 1}, tokens, site_.dim, stream());
   }
 
@@ -241,7 +272,7 @@ class CudaLayer final : public LayerBackend {
                        site_.dim, stream());
     float* found = in_place(out, DType::kF32) ? static_cast<float*>(out.data) : answers(1);
     cache_->attend_token(site_.layer, cache_->token_place(site_.layer, found, queries),
-                         space_->scratch);
+                         space_->scratch());
     if (cache_->comparing()) cache_->compare_token(site_.layer, found, queries);
     if (found != out.data) hand_out(out, found, 1);
   }
@@ -258,6 +289,79 @@ class CudaLayer final : public LayerBackend {
     if (!direct) hand_out(out, static_cast<const float*>(found), tokens);
   }
 
+  static CudaLayer& of(const BackendStep& step) { return static_cast<CudaLayer&>(*step.layer); }
+
+  /// The tokens' rows and queries come, with what attention's kernels read of each; [n] where its
+  /// numbers are.
+  static std::vector<cuda::DecodePlace> take_tokens(std::span<const BackendStep> steps) {
+    const CudaLayer& first = of(steps.front());
+    const size_t n = steps.size(), width = first.site_.query_heads * first.site_.dim;
+    auto* queries = static_cast<std::byte*>(first.room_for_queries(n));
+    float* answers = first.answers(n);
+    std::vector<cuda::Upload> uploads;
+    std::vector<cuda::StridedCopy> copies;
+    std::vector<cuda::DecodePlace> places;
+    for (size_t i = 0; i < n; ++i) {
+      const CudaLayer& l = of(steps[i]);
+      const LayerStep& given = *steps[i].given;
+      l.cache_->begin_token();
+      std::ranges::copy(l.cache_->token_uploads(), std::back_inserter(uploads));
+      const cuda::RowTarget& to = l.cache_->token_target(l.site_.layer);
+      void* q = queries + 2 * i * width;
+      const auto mine = {l.queries_to(q, given.q), l.keys_to(to, given.k),
+                         l.values_to(to, given.v)};
+      copies.insert(copies.end(), mine);
+      float* out = l.in_place(given.out, DType::kF32) ? static_cast<float*>(given.out.data)
+                                                      : answers + i * width;
+      places.push_back(l.cache_->token_place(l.site_.layer, out, q));
+    }
+    const std::vector<cuda::DecodePlace> by_call = places_by_call(steps, places);
+    uploads.push_back(first.space_->upload_of(by_call));
+    first.runtime_.uploads.send(uploads, first.stream());
+    copy_all(copies, first);
+    return places;
+  }
+  /// [calls, n]: a layer's calls have each its place beside those of the others' same call.
+  static std::vector<cuda::DecodePlace> places_by_call(
+      std::span<const BackendStep> steps, const std::vector<cuda::DecodePlace>& places) {
+    const size_t n = steps.size();
+    size_t calls = 0;
+    for (const BackendStep& s : steps)
+      calls = std::max(calls, of(s).cache_->token_calls(of(s).site_.layer));
+    std::vector<cuda::DecodePlace> all(calls * n);
+    for (size_t i = 0; i < n; ++i) {
+      const CudaLayer& l = of(steps[i]);
+      for (size_t c = 0; c < l.cache_->token_calls(l.site_.layer); ++c)
+        all[c * n + i] = l.cache_->place_of_call(l.site_.layer, c, places[i]);
+    }
+    return all;
+  }
+  static void attend_together(std::span<const BackendStep> steps,
+                              const std::vector<cuda::DecodePlace>& places) {
+    const CudaLayer& first = of(steps.front());
+    const cuda::DecodeScratch& scratch = first.space_->scratch(steps.size());
+    cuda::DecodeGroups groups;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const CudaLayer& l = of(steps[i]);
+      groups.next_sequence();
+      l.cache_->attend_token(l.site_.layer, places[i], scratch,
+                             {&groups, first.space_->places.data() + i, steps.size()});
+      if (l.cache_->comparing()) l.cache_->compare_token(l.site_.layer, places[i].out, places[i].q);
+    }
+    cuda::DecodeGroups::run(groups.take(), first.stream());
+    std::vector<cuda::StridedCopy> copies;
+    for (size_t i = 0; i < steps.size(); ++i)
+      if (const RowsOut& out = steps[i].given->out; out.data != places[i].out)
+        copies.push_back(of(steps[i]).answers_to(out, places[i].out));
+    copy_all(copies, first);
+  }
+  /// Of a token each.
+  static void copy_all(std::span<const cuda::StridedCopy> copies, const CudaLayer& any) {
+    for (size_t at = 0; at < copies.size(); at += cuda::kMostStridedCopies)
+      cuda::copy_strided(copies.subspan(at, std::min(copies.size() - at, cuda::kMostStridedCopies)),
+                         1, any.site_.dim, any.stream());
+  }
+
   CudaRuntime& runtime_;
   LayerSite site_;
   ShapeSpace* space_ = nullptr;
@@ -272,6 +376,11 @@ std::unique_ptr<LayerBackend> make_cuda_layer(RuntimeBackend& runtime,
   auto& ours = static_cast<CudaRuntime&>(runtime);
   const Turn turn(ours);
   return std::make_unique<CudaLayer>(ours, options);
+}
+
+void step_cuda_layers(std::span<const BackendStep> steps) {
+  if (CudaLayer::share_launches(steps)) return CudaLayer::step_together(steps);
+  for (const BackendStep& one : steps) one.run();
 }
 
 }  // namespace pith

@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <tuple>
+#include <vector>
 
 #include "cache/cuda/device_cache.h"
 #include "kernels/cuda/make_room.h"
@@ -18,21 +20,46 @@ namespace pith::cuda {
 
 /// Space for layers of one shape, which use it in turn.
 struct ShapeSpace {
-  ShapeSpace(MemoryCounter& memory, const DecodeShape& shape, cudaStream_t stream)
-      : common(std::make_shared<DeviceCommon>(memory)),
-        scratch(memory, shape, stream),
+  ShapeSpace(MemoryCounter& counter, const DecodeShape& one, cudaStream_t work)
+      : memory(counter),
+        shape(one),
+        stream(work),
+        common(std::make_shared<DeviceCommon>(memory)),
         queries(memory, MemoryKind::kScratch),
-        answers(memory, MemoryKind::kScratch) {}
+        answers(memory, MemoryKind::kScratch),
+        places(memory, MemoryKind::kScratch) {
+    scratch();
+  }
+  /// For so many tokens' attention in one launch.
+  const DecodeScratch& scratch(size_t tokens = 1) {
+    if (!scratch_ || tokens_ < tokens) {
+      scratch_.emplace(memory, shape, stream, tokens);
+      tokens_ = tokens;
+    }
+    return *scratch_;
+  }
+  /// To places.
+  Upload upload_of(const std::vector<DecodePlace>& all) {
+    if (places.size() < all.size()) places.allocate(all.size(), stream);
+    return {places.data(), all.data(), all.size() * sizeof(DecodePlace)};
+  }
   /// Gives back what a prompt needed.
   void clear() {
     common->clear_space();
     queries.allocate(0, nullptr);
     answers.allocate(0, nullptr);
   }
+  MemoryCounter& memory;
+  const DecodeShape shape;  // of a token's attention
+  const cudaStream_t stream;
   std::shared_ptr<DeviceCommon> common;
-  DecodeScratch scratch;
-  DeviceBuffer queries;        // [T, H, D] of 16 bits
-  DeviceArray<float> answers;  // [T, H, D]
+  DeviceBuffer queries;             // [T, H, D] of 16 bits
+  DeviceArray<float> answers;       // [T, H, D]
+  DeviceArray<DecodePlace> places;  // of tokens that share launches
+
+ private:
+  std::optional<DecodeScratch> scratch_;
+  size_t tokens_ = 0;
 };
 
 int current_device();
