@@ -36,6 +36,8 @@ TEST(CudaHeads, HoldTheRowsThatTheCpuHolds) {
     SCOPED_TRACE(policy);
     if (left_out()) continue;
     Pair pair(policy, 64, DType::kF16);
+    // Halving takes other rows of what codes have changed.
+    if (std::string(policy).find("+int4") != std::string::npos) pair.draw_codes();
     for (const size_t tokens : {128, 96, 32, 192}) pair.run_chunk(tokens);
     pair.end_prefill();
     EXPECT_GE(pair.same_rows(), 0.98);

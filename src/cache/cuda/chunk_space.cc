@@ -52,10 +52,21 @@ RowTarget ChunkSpace::staging(size_t rows) {
   return target_of(buffer, site_);
 }
 
+size_t ChunkSpace::piece_bytes() const { return 4 * site_.heads * kPieceRows * site_.dim; }
+
 RowTarget ChunkSpace::piece() {
-  const size_t bytes = 4 * site_.heads * kPieceRows * site_.dim;
-  if (piece_.size() < bytes) piece_.allocate(bytes, site_.stream);
+  many(piece_bytes());
   return target_of(piece_, site_);
+}
+
+std::byte* ChunkSpace::many(size_t bytes) {
+  if (piece_.size() < bytes) piece_.allocate(bytes, site_.stream);
+  return static_cast<std::byte*>(piece_.data());
+}
+
+size_t ChunkSpace::many_bytes() const {
+  constexpr size_t kLeast = size_t{128} << 20;  // a selection is a few blocks of each layer
+  return std::max(piece_bytes(), kLeast);
 }
 
 std::byte* ChunkSpace::apart(size_t bytes) {
@@ -83,11 +94,10 @@ size_t ChunkSpace::layers_at_once(size_t heads, size_t rows) const {
 
 ChunkSpace::ManyLayers ChunkSpace::select_many(size_t heads, size_t rows) {
   const size_t bytes = 2 * heads * rows * site_.dim, sums = heads * kSelectSums * site_.dim;
-  if (piece_.size() < bytes) piece_.allocate(bytes, site_.stream);
   if (sums_.size() < sums) sums_.allocate(sums, site_.stream);
   SelectSpace lent = select((heads * rows + site_.heads - 1) / site_.heads);
   lent.stride = rows;
-  return {lent, static_cast<std::byte*>(piece_.data())};
+  return {lent, many(bytes)};
 }
 
 void* ChunkSpace::queries(size_t tokens) {

@@ -41,6 +41,10 @@ class ChunkSpace {
   RowTarget unpacked(size_t rows);
   /// Room for `bytes` bytes of codes, in the same memory.
   std::byte* codes(size_t bytes);
+  /// Room for `bytes` bytes of rows that codes give back, of many layers: that of a piece, whose
+  /// contents are lost. No more than many_bytes() unless one layer needs them.
+  std::byte* many(size_t bytes);
+  size_t many_bytes() const;
   /// Room for a selection among `rows` rows of `heads` KV heads of several layers, and for that
   /// many keys [heads, rows, D], rows being whole blocks; the contents of a piece are lost.
   struct ManyLayers {
@@ -56,6 +60,7 @@ class ChunkSpace {
   SelectSpace select(size_t rows, bool logits = false);
 
  private:
+  size_t piece_bytes() const;
   static RowTarget target_of(const DeviceBuffer& buffer, const LayerSite& site);
 
   LayerSite site_;

@@ -293,12 +293,12 @@ void DeviceCache::end_token(LateWork& late) {
     waiting = late_.staged();
     if (!one_by_one_ && late.staged() + waiting < space_.layers_together())
       return space_.next_layer();
-    late.join(late_, stream_);
-    late.take_moves(stream_);
+    late.join(late_, space_, stream_);
+    late.take_moves(space_, stream_);
     waiting = 0;
   };
   for (int l = first_layer_; l < end_layer(); ++l) at(l).end_token(space_, late_, named);
-  late.join(late_, stream_);
+  late.join(late_, space_, stream_);
 }
 
 void DeviceCache::pass_layer(bool last) {
@@ -309,7 +309,7 @@ void DeviceCache::pass_layer(bool last) {
 }
 
 void DeviceCache::take_moves() {
-  late_.take_moves(stream_);
+  late_.take_moves(space_, stream_);
   layers_waiting_ = 0;
 }
 

@@ -15,7 +15,8 @@ bool HeavySplit::carry_out(std::span<const Step> steps, bool chunk, LateWork& la
   const auto times = static_cast<size_t>(std::count_if(first, steps.end(), is_split));
   const Splits splits{first->keep, times * first->rows};
   const size_t end = s_.run.body + splits.all();
-  if (s_.zones().packs()) RunCodes(s_).pack(end);
+  const bool packs = s_.zones().packs();
+  if (packs) RunCodes(s_).pack(end, s_.body ? &late.before : nullptr);
   KeepCall call = RunCodes(s_).rows_of(s_.run.body, splits.all());
   const SelectSpace lent = space_.select(splits.all() + s_.packed_behind(end), true);
   call.kept = lent.kept;
@@ -27,41 +28,32 @@ bool HeavySplit::carry_out(std::span<const Step> steps, bool chunk, LateWork& la
     s_.sides.name(end);
     return false;
   }
-  if (!split_to_body(splits, choice, call, late)) return false;
-  // The work's own copy: that in `late` may move.
-  late.heavy.back().rest = [&stores = s_, &space = space_, work = late.heavy.back(), splits, chunk,
-                            &late] {
-    HeavySplit(stores, space).close_up_codes(work, splits);
-    RunCodes(stores).pack_blocks(chunk ? nullptr : &late);
-  };
-  return true;
+  split_to_body(splits, choice, call, chunk, late);
+  return packs;
 }
 
-bool HeavySplit::split_to_body(const Splits& splits, const HeavyCall& choice, KeepCall call,
-                               LateWork& late) {
+void HeavySplit::split_to_body(const Splits& splits, const HeavyCall& choice, KeepCall call,
+                               bool chunk, LateWork& late) {
   call.keep = static_cast<int>(splits.stay);
   s_.sides.name(splits.stay);
   const Staged staged = stage(splits, late.moves);
   const GatherCall gather{
       call.rows, choice.space.kept, choice.space.stride, call.keep, static_cast<int>(splits.leave),
       staged.to, staged.positions,  staged.stride};
-  late.heavy.push_back({choice, gather, call, {}});
-  if (!s_.zones().packs()) {
+  const HeavyWork work{choice, gather, call};
+  if (s_.zones().packs()) {
+    late.splits.push_back({&s_.codes->codec(), work, &s_, chunk ? nullptr : &late});
+  } else {
+    late.heavy.push_back(work);
     s_.rows.drop(splits.leave);
-    return false;
   }
-  const RowTarget keys{staged.to.k, nullptr, whole_blocks(splits.all()) * s_.site.dim, 0};
-  JudgedRows& rows = late.heavy.back().choice.rows;
-  if (choice.sizes.by_key > 0) RunCodes(s_).unpack(rows, 0, s_.body->given_back(), keys);
-  return true;
 }
 
-// Coders read whole blocks. The keys of rows in codes are there too, until they are selected from.
+// Coders read whole blocks.
 HeavySplit::Staged HeavySplit::stage(const Splits& splits, std::vector<BodyMove>& moves) {
   const bool packs = s_.zones().packs();
-  const size_t leave = splits.leave, room = whole_blocks(leave);
-  const size_t judged = packs ? whole_blocks(splits.all()) / 2 : 0;  // rows have keys and values
-  const Staged staged{space_.staging(std::max(room, judged)),
+  const size_t leave = splits.leave;
+  const Staged staged{space_.staging(whole_blocks(leave)),
                       space_.staged_positions(s_.heads() * leave), leave};
   s_.body->announce(leave);
   moves.push_back({s_.body.get(), staged.to, leave, 0, staged.positions, leave, true, packs});
@@ -81,27 +73,12 @@ void HeavySplit::split_in_run(const Splits& splits, HeavyCall choice, const Keep
     const size_t first = s_.run.body, behind = s_.packed_behind(first + splits.all());
     const NewOrder order{rows.heads, static_cast<int>(first), rows.rows, stay,
                          rows.rows,  static_cast<int>(behind)};
-    codes.keep({order_rows(lent, order, stream), lent.stride, first, splits.all() + behind}, 0,
+    codes.keep({order_rows(lent, order, stream), lent.stride, first, splits.all() + behind},
                space_);
   } else {
     leave_first(lent, rows, stay, space_.unpacked(splits.all()), stream);
   }
   leave_first_sides(lent, rows, stay, stream);
-}
-
-void HeavySplit::close_up_codes(const HeavyWork& work, const Splits& splits) {
-  const SelectSpace& lent = work.choice.space;
-  const cudaStream_t stream = s_.site.stream;
-  GatherCall gather = work.gather;
-  RunCodes codes(s_);
-  codes.unpack(gather.rows, 0, s_.body->given_back(), space_);
-  gather_rows(gather, stream);
-  const size_t behind = s_.packed_behind(splits.all());  // the body's rows are not among them
-  const NewOrder order{gather.rows.heads,       0, gather.rows.rows, 0, work.keep.keep,
-                       static_cast<int>(behind)};
-  const size_t most = s_.layer.selector.heavy->most() + kBlockRows - 1;  // between passes
-  codes.keep({order_rows(lent, order, stream), lent.stride, 0, splits.stay + behind}, most, space_);
-  move_sides(work.keep, stream);
 }
 
 }  // namespace pith::cuda

@@ -31,10 +31,11 @@ class HeavySplit {
   };
 
   void split_in_run(const Splits& splits, HeavyCall choice, const KeepCall& call);
-  bool split_to_body(const Splits& splits, const HeavyCall& choice, KeepCall call, LateWork& late);
+  /// Rows in codes that were selected from leave for the body; `chunk`: those behind become codes
+  /// with the split.
+  void split_to_body(const Splits& splits, const HeavyCall& choice, KeepCall call, bool chunk,
+                     LateWork& late);
   Staged stage(const Splits& splits, std::vector<BodyMove>& moves);
-  /// Rows in codes that were selected from leave for the body.
-  void close_up_codes(const HeavyWork& work, const Splits& splits);
 
   HeadStores& s_;
   ChunkSpace& space_;

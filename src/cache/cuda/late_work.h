@@ -5,36 +5,47 @@
 #include <vector>
 
 #include "cache/cuda/late_choice.h"
+#include "cache/cuda/late_split.h"
 #include "rows/cuda/coded_store.h"
 #include "select/cuda/heavy.h"
 
 namespace pith::cuda {
 
+/// Rows that become codes.
+struct LateCodes {
+  std::vector<CodeWork> works;   ///< where they lie, or apart
+  std::vector<KeepCall> behind;  ///< what lies behind them moves up then
+
+  /// Gives the device both, of many places in one launch.
+  void run(ChunkSpace& space, cudaStream_t stream);
+  void clear();
+};
+
 struct LateWork {
+  LateCodes before;                 ///< rows that are split or selected from then
   std::vector<HeavyWork> heavy;     ///< heavy rows that leave for bodies
+  std::vector<SplitWork> splits;    ///< the same in codes
   std::vector<BodyMove> moves;      ///< rows that bodies take, once those have left
-  std::vector<CodeWork> codes;      ///< rows that are coded where they lie, or apart
-  std::vector<KeepCall> behind;     ///< what lies behind those moves up, once they have been
+  LateCodes after;                  ///< other rows
   std::vector<ChoiceWork> choices;  ///< selections of rows in codes, once those are there
 
   /// The work of one cache, which stays where it is, comes here. Its codecs of one name code
   /// equally, also in other layers and ranges of heads; those of two caches only if they are one.
   /// Rows that bodies do not take together with those of other caches are taken now.
-  void join(LateWork& of_cache, cudaStream_t stream);
+  void join(LateWork& of_cache, ChunkSpace& space, cudaStream_t stream);
   /// Moves whose rows are in staging memory, each at a place of its own.
   size_t staged() const;
+  // Any cache's scratch will do: they are of one model.
   /// Gives the device the selections of heavy rows, of many layers in one launch each.
-  void select_heavy(cudaStream_t stream);
+  void select_heavy(ChunkSpace& space, cudaStream_t stream);
   /// Gives it these, then the moves: those of one kind go together.
-  void take_moves(cudaStream_t stream);
-  /// Gives it these, then codes, of many places in one launch, and what follows them. Any cache's
-  /// scratch will do: they are of one model.
+  void take_moves(ChunkSpace& space, cudaStream_t stream);
+  /// Gives it these, then codes and what follows them.
   void run(ChunkSpace& space, cudaStream_t stream);
 
  private:
   /// Codes and what follows them.
   void add(LateWork& of_cache);
-  void code(ChunkSpace& space, cudaStream_t stream);
 
   std::vector<LateWork*> joined_;  ///< their codes come here once the moves have been made
 };

@@ -85,7 +85,7 @@ void LayerRows::end_run(HeadRun& run, ChunkSpace& space, LateWork& late, const E
   if (run.joins) return end(late);
   LateWork mine;
   end(mine);
-  mine.select_heavy(site_.stream);
+  mine.select_heavy(space, site_.stream);
   for (const BodyMove& move : mine.moves) move.body->take({&move, 1});
   mine.moves.clear();
   mine.run(space, site_.stream);

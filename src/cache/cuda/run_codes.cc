@@ -41,16 +41,16 @@ void RunCodes::share_tables() {
   if (const auto codec = s_.body && s_.codes ? s_.codes->learnt() : nullptr) s_.body->follow(codec);
 }
 
-void RunCodes::pack(size_t count, LateWork* late) {
+void RunCodes::pack(size_t count, LateCodes* late) {
   if (count <= s_.packed() || count < s_.codes->least_appended()) return;
   const size_t fresh = count - s_.packed();
   KeepCall call = rows_of(s_.packed(), fresh);
   const RowTarget from = s_.rows.begin() + s_.in_sink();
-  const size_t waiting = late ? late->codes.size() : 0;
+  const size_t waiting = late ? late->works.size() : 0;
   s_.codes->append({from, fresh, positions_of(call.rows), s_.layer.dtype},
-                   late ? &late->codes : nullptr);
+                   late ? &late->works : nullptr);
   share_tables();
-  if (late && late->codes.size() > waiting) {
+  if (late && late->works.size() > waiting) {
     late->behind.push_back(call);
   } else {
     move_rows(call, s_.site.stream);
@@ -58,7 +58,7 @@ void RunCodes::pack(size_t count, LateWork* late) {
   s_.rows.drop(fresh);
 }
 
-void RunCodes::pack_blocks(LateWork* late) { pack(s_.between() / kBlockRows * kBlockRows, late); }
+void RunCodes::pack_blocks(LateCodes* late) { pack(s_.between() / kBlockRows * kBlockRows, late); }
 
 // Positions of codes lie before those of dense rows: they stay where they are.
 void RunCodes::settle() {
@@ -80,10 +80,10 @@ void RunCodes::settle() {
 }
 
 // Where they would get no more room than they have, no memory is asked for, which begins as zeros.
-void RunCodes::keep(const Kept& kept, size_t most, ChunkSpace& space) {
+void RunCodes::keep(const Kept& kept, ChunkSpace& space) {
   CodedStore& codes = *s_.codes;
   if (kept.first > 0) return codes.keep_from(kept.first, kept.rows, kept.stride, kept.count);
-  if (!codes.keeps_in_place(most)) return codes.keep(kept.rows, kept.stride, kept.count, most);
+  if (!codes.keeps_in_place()) return codes.keep(kept.rows, kept.stride, kept.count);
   MoveCodesCall move = codes.keep_later(kept.count);
   move.kept = kept.rows;
   move.kept_stride = kept.stride;
@@ -95,18 +95,15 @@ void RunCodes::keep(const Kept& kept, size_t most, ChunkSpace& space) {
   keep_through(room, codec, {&move, 1}, s_.site.stream);
 }
 
-void RunCodes::unpack(JudgedRows& rows, size_t first, DType dtype, const RowTarget& to) const {
+void RunCodes::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const {
   const size_t block = first / kBlockRows, skipped = first % kBlockRows;
   const size_t count = skipped + static_cast<size_t>(rows.rows);
+  const RowTarget to = space.unpacked(count);
   rows.dtype = dtype;
   s_.codes->unpack(to, {block, (count + kBlockRows - 1) / kBlockRows, rows.dtype});
   rows.k = static_cast<std::byte*>(to.k) + skipped * s_.site.dim * 2;
-  rows.v = to.v ? static_cast<std::byte*>(to.v) + skipped * s_.site.dim * 2 : nullptr;
+  rows.v = static_cast<std::byte*>(to.v) + skipped * s_.site.dim * 2;
   rows.head_stride = to.head_stride;
-}
-
-void RunCodes::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const {
-  unpack(rows, first, dtype, space.unpacked(first % kBlockRows + static_cast<size_t>(rows.rows)));
 }
 
 }  // namespace pith::cuda

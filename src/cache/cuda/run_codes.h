@@ -13,9 +13,9 @@ class RunCodes {
 
   /// Of the body's rows the first `count` are codes from now on, if they were not; with `late` the
   /// work may be left there, if nothing else of the pass looks at them.
-  void pack(size_t count, LateWork* late = nullptr);
+  void pack(size_t count, LateCodes* late = nullptr);
   /// Whole blocks of them, at a pass's end.
-  void pack_blocks(LateWork* late);
+  void pack_blocks(LateCodes* late);
   /// Settled rows become codes, and later ones follow up.
   void settle();
   /// The body's tables are those that codes have learnt.
@@ -29,11 +29,9 @@ class RunCodes {
     const int32_t* rows;  // [G, stride]
     size_t stride, first, count;
   };
-  /// `most`: see CodedStore::keep.
-  void keep(const Kept& kept, size_t most, ChunkSpace& space);
+  void keep(const Kept& kept, ChunkSpace& space);
 
   /// Rows that are selected from, from the body's row `first` on, as the codes give them back.
-  void unpack(JudgedRows& rows, size_t first, DType dtype, const RowTarget& to) const;
   void unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const;
 
  private:

@@ -44,7 +44,7 @@ void StepExecutor::carry_out(std::span<const Step> steps, bool chunk, LateWork& 
   }
   if (s_.run.judged != before.judged || s_.run.weighted != before.weighted) s_.write_weights();
   if (packs && !waits) {
-    codes.pack_blocks(chunk ? nullptr : &late);
+    codes.pack_blocks(chunk ? nullptr : &late.after);
   } else if (s_.zones().settles()) {
     codes.settle();
   }
@@ -100,7 +100,7 @@ void StepExecutor::select(const Step& step, LateWork* late) {
   const size_t held = s_.in_body(), count = held - first, keep = RowRun::kept_of(step);
   const bool alone = first == 0 && s_.packed_behind(held) == 0;  // nothing lies around them
   const bool waits = late && alone && joins_others();
-  if (s_.zones().packs()) RunCodes(s_).pack(held, waits ? late : nullptr);
+  if (s_.zones().packs()) RunCodes(s_).pack(held, waits ? &late->after : nullptr);
   KeepCall call = RunCodes(s_).rows_of(first, count);
   const size_t behind = s_.known() - std::min(s_.known(), held);  // of the heavy rows
   s_.protected_rows.name(call.rows);
@@ -138,7 +138,7 @@ void StepExecutor::select_now(KeepCall& call, size_t first, const Step& step) {
     const NewOrder order{call.rows.heads, static_cast<int>(first),       call.rows.rows, 0,
                          call.keep,       static_cast<int>(coded_behind)};
     const int32_t* kept = alone ? lent.kept : order_rows(lent, order, stream);
-    codes.keep({kept, lent.stride, first, keep + coded_behind}, 0, space_);
+    codes.keep({kept, lent.stride, first, keep + coded_behind}, space_);
     move_sides(call, stream);
   } else {
     keep_rows(call, stream);

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <span>
 
+#include "kernels/cuda/launch.h"
+
 namespace pith::cuda {
 
 /// Calls f(some) for at most `most` of them at a time, in their order.
@@ -12,6 +14,18 @@ template <class T, class F>
 void in_groups(std::span<const T> all, size_t most, const F& f) {
   for (size_t first = 0; first < all.size(); first += most)
     f(all.subspan(first, std::min(most, all.size() - first)));
+}
+
+/// A grid of (blocks, heads, places) for calls of which each has `heads` and as many blocks as
+/// `blocks_of` says: those with fewer leave the others' blocks idle.
+template <class Call, class F>
+dim3 grid_of(std::span<const Call> calls, const F& blocks_of) {
+  int blocks = 0, heads = 0;
+  for (const Call& call : calls) {
+    blocks = std::max(blocks, blocks_of(call));
+    heads = std::max(heads, call.heads);
+  }
+  return dim3(blocks, heads, static_cast<unsigned>(calls.size()));
 }
 
 }  // namespace pith::cuda

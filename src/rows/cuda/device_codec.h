@@ -121,7 +121,7 @@ class DeviceCodec {
                     std::span<const CodeJob> values, cudaStream_t stream) const = 0;
   virtual void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
   virtual void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
-  /// Keys, or values, of many places at once, of equally many heads, channels and blocks.
+  /// Keys, or values, of many places at once, of equally many channels.
   virtual void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const {
     for (const UnpackRowsCall& call : calls) unpack_keys(call, stream);
   }
@@ -143,7 +143,7 @@ class DeviceCodec {
   /// Codecs with records.
   virtual void find_records(const FindRecordsCall& /*call*/, cudaStream_t) const {}
   virtual void move_rows(const MoveCodesCall& /*call*/, cudaStream_t) const {}
-  /// Rows of many places at once, of equally many heads and channels.
+  /// Rows of many places at once, of equally many channels.
   virtual void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const {
     for (const MoveCodesCall& call : calls) move_rows(call, stream);
   }

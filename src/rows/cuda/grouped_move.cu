@@ -106,9 +106,9 @@ __global__ void __launch_bounds__(kThreads)
     move_kernel(const __grid_constant__ CodeMoves<kPlaces> moves) {
   const bool both = moves.sides == MovedSides::kBoth;
   const MoveCodesCall& p = moves.of[kPlaces == 1 ? 0 : both ? blockIdx.z / 2 : blockIdx.z];
-  if (kPlaces > 1 && static_cast<int>(blockIdx.x) >= p.blocks()) return;
-  __shared__ int sources[kBlockRows];
   const int head = blockIdx.y;
+  if (kPlaces > 1 && (static_cast<int>(blockIdx.x) >= p.blocks() || head >= p.heads)) return;
+  __shared__ int sources[kBlockRows];
   const int block = p.first_block() + static_cast<int>(blockIdx.x);
   find_sources(sources, p, head, block);
   const bool keys = both ? blockIdx.z % 2 == 0 : moves.sides == MovedSides::kKeys;
@@ -150,16 +150,14 @@ void move_some(int bits, std::span<const MoveCodesCall> calls, MovedSides sides,
   CodeMoves<kPlaces> moves;
   moves.sides = sides;
   std::ranges::copy(calls, moves.of);
-  int blocks = 0;
-  for (const MoveCodesCall& call : calls) blocks = std::max(blocks, call.blocks());
-  if (blocks == 0) return;
+  dim3 grid = grid_of(calls, [](const MoveCodesCall& call) { return call.blocks(); });
+  if (grid.x == 0) return;
   const MoveCodesCall& any = calls.front();
   const auto kernel =
       any.head_dim == 64
           ? (bits == 4 ? move_kernel<64, 4, kPlaces> : move_kernel<64, 8, kPlaces>)
           : (bits == 4 ? move_kernel<128, 4, kPlaces> : move_kernel<128, 8, kPlaces>);
-  const size_t each = sides == MovedSides::kBoth ? 2 : 1;
-  const dim3 grid(blocks, any.heads, static_cast<unsigned>(each * calls.size()));
+  if (sides == MovedSides::kBoth) grid.z *= 2;
   launch_kernel(kernel, {grid, kThreads}, stream, "moving coded rows", moves);
 }
 

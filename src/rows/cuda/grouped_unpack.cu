@@ -24,6 +24,10 @@ template <class T, int D, int kBits, Grouping kGrouping, bool kRotated, size_t k
 __global__ void __launch_bounds__(kThreads)
     unpack_kernel(const __grid_constant__ Unpackings<kPlaces> places) {
   const UnpackRowsCall& p = places.of[kPlaces == 1 ? 0 : blockIdx.z];
+  if (kPlaces > 1 &&
+      (static_cast<int>(blockIdx.x) >= p.blocks || static_cast<int>(blockIdx.y) >= p.heads)) {
+    return;
+  }
   constexpr bool kKeys = kIsKeys<kGrouping>, kMinima = kHasMinima<kGrouping>;
   constexpr int kScales = D;  // one per channel, or D / 32 for each of 32 rows
   const size_t block = blockIdx.y * p.block_stride + blockIdx.x;
@@ -69,11 +73,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kBits, Grouping kGrouping, bool kRotated = false, size_t kPlaces = 1>
-void unpack(const Unpackings<kPlaces>& places, cudaStream_t stream, unsigned count = 1) {
+void unpack(const Unpackings<kPlaces>& places, dim3 grid, cudaStream_t stream) {
   const UnpackRowsCall& call = places.of[0];
-  if (call.blocks == 0) return;
   const auto launch = [&]<class T, int D>() {
-    const dim3 grid(call.blocks, call.heads, count);
     launch_kernel(unpack_kernel<T, D, kBits, kGrouping, kRotated, kPlaces>, {grid, kThreads},
                   stream, "unpacking of coded rows", places);
   };
@@ -92,14 +94,15 @@ template <size_t kPlaces, Grouping kKivi, Grouping kOthers>
 void unpack_side(GroupedCodec codec, std::span<const UnpackRowsCall> calls, cudaStream_t stream) {
   Unpackings<kPlaces> places;
   std::ranges::copy(calls, places.of);
-  const auto count = static_cast<unsigned>(calls.size());
+  const dim3 grid = grid_of(calls, [](const UnpackRowsCall& call) { return call.blocks; });
+  if (grid.x == 0) return;
   switch (codec) {
-    case GroupedCodec::kKivi2: return unpack<2, kKivi>(places, stream, count);
-    case GroupedCodec::kKivi4: return unpack<4, kKivi>(places, stream, count);
-    case GroupedCodec::kInt4: return unpack<4, kOthers>(places, stream, count);
-    case GroupedCodec::kInt8: return unpack<8, kOthers>(places, stream, count);
-    case GroupedCodec::kRotatedInt4: return unpack<4, kOthers, true>(places, stream, count);
-    case GroupedCodec::kRotatedInt8: return unpack<8, kOthers, true>(places, stream, count);
+    case GroupedCodec::kKivi2: return unpack<2, kKivi>(places, grid, stream);
+    case GroupedCodec::kKivi4: return unpack<4, kKivi>(places, grid, stream);
+    case GroupedCodec::kInt4: return unpack<4, kOthers>(places, grid, stream);
+    case GroupedCodec::kInt8: return unpack<8, kOthers>(places, grid, stream);
+    case GroupedCodec::kRotatedInt4: return unpack<4, kOthers, true>(places, grid, stream);
+    case GroupedCodec::kRotatedInt8: return unpack<8, kOthers, true>(places, grid, stream);
   }
 }
 

@@ -29,10 +29,16 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override;
   void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    unpack_levels(format_.keys, call, stream);
+    unpack_keys_of({&call, 1}, stream);
   }
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    unpack_levels(format_.values, call, stream);
+    unpack_values_of({&call, 1}, stream);
+  }
+  void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
+    unpack_levels(format_.keys, calls, stream);
+  }
+  void unpack_values_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
+    unpack_levels(format_.values, calls, stream);
   }
   /// The same for keys, or values, beside another's values, or keys.
   virtual std::shared_ptr<const LevelCodec> of_keys() const { return shared_from_this(); }
@@ -52,14 +58,23 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
     return std::make_shared<LevelCodec>(name_, format);
   }
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_keys(call, stream);
-    move_values(call, stream);
+    move_rows_of({&call, 1}, stream);
+  }
+  void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
+    move_keys_of(calls, stream);
+    move_values_of(calls, stream);
   }
   void move_keys(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_level_rows(format_.keys, true, call, stream);
+    move_keys_of({&call, 1}, stream);
   }
   void move_values(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_level_rows(format_.values, false, call, stream);
+    move_values_of({&call, 1}, stream);
+  }
+  void move_keys_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
+    move_level_rows(format_.keys, true, calls, stream);
+  }
+  void move_values_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
+    move_level_rows(format_.values, false, calls, stream);
   }
   void add_token_mass(const TokenMass& call, const MassTarget* target,
                       cudaStream_t stream) const override {

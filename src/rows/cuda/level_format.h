@@ -233,8 +233,9 @@ void check_level_room(const char* what, size_t bytes);
 /// Codes rows in whole groups; keys with `turns` are turned back from their positions first.
 void code_levels(const LevelSide& side, const LevelRandom& random, const CodeBatch& batch,
                  std::span<const CodeJob> jobs, cudaStream_t stream);
-/// Rows back from whole groups of blocks.
-void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream_t stream);
+/// Rows of many places back from whole groups of blocks.
+void unpack_levels(const LevelSide& side, std::span<const UnpackRowsCall> calls,
+                   cudaStream_t stream);
 /// Decode attention over dense spans and coded ones; a coded span is in format number coded - 1.
 inline constexpr int kMostLevelFormats = 2;
 void decode_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
@@ -248,8 +249,8 @@ void decode_along_vectors(const LevelFormat& format, const DecodeCall& call,
 /// Formats whose rows stand alone.
 void find_level_records(const LevelFormat& format, const FindRecordsCall& call,
                         cudaStream_t stream);
-/// Of one side: keys, else values.
-void move_level_rows(const LevelSide& side, bool keys, const MoveCodesCall& call,
+/// Of one side, at many places: keys, else values.
+void move_level_rows(const LevelSide& side, bool keys, std::span<const MoveCodesCall> calls,
                      cudaStream_t stream);
 void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarget* target,
                     cudaStream_t stream);

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "attend/cuda/mass_token.cuh"
+#include "kernels/cuda/in_groups.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
 #include "rows/cuda/level_scores.cuh"
@@ -19,9 +20,11 @@ __device__ inline const char* records_of(const PlacedSide& f, const void* record
   return static_cast<const char*>(records) + head * stride * f.record_bytes;
 }
 
+/// Places that one launch takes.
+constexpr size_t kPlaces = 32;
 struct UnpackParams {
   PlacedSide side;
-  UnpackRowsCall call;
+  UnpackRowsCall of[kPlaces];
 };
 
 /// 16 rows of 16 bits.
@@ -33,19 +36,22 @@ __device__ inline void unpack_rows(T* to, const char* rows) {
   }
 }
 
-/// A thread block a block of rows, a warp 16 of them.
+/// Blocks (block of 32 rows, head, place); a warp takes 16 rows.
 template <class T, int D, LevelForm kForm>
-__global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant__ UnpackParams p) {
+__global__ void __launch_bounds__(2 * kWarp)
+    unpack_kernel(const __grid_constant__ UnpackParams params) {
   using Builder = LevelBuilder<D, kForm>;
   using Lane = LevelLane<D>;
   auto* right = launched_shared<char>();  // [r, D] f16
   __shared__ __align__(16) __half built[2][kBuiltRows * D];
   __shared__ __half2 table[kPairTable];
-  const PlacedSide& f = p.side;
+  const PlacedSide& f = params.side;
+  const UnpackRowsCall& p = params.of[blockIdx.z];
+  if (static_cast<int>(blockIdx.x) >= p.blocks || static_cast<int>(blockIdx.y) >= p.heads) return;
   const int head = blockIdx.y, block = blockIdx.x, first_row = threadIdx.x / kWarp * kBuiltRows;
   const int side_stride = f.at.side, share = f.at.share_bytes;
-  const size_t first = head * p.call.block_stride;  // of the head's blocks
-  const char* sides = static_cast<const char*>(p.call.side) + first * side_stride;
+  const size_t first = head * p.block_stride;  // of the head's blocks
+  const char* sides = static_cast<const char*>(p.side) + first * side_stride;
   const char* group = sides + block / f.group_blocks * f.group_blocks * side_stride;
   for (int i = threadIdx.x * 16; i < share * f.group_blocks; i += blockDim.x * 16) {
     *reinterpret_cast<uint4*>(right + i) =
@@ -53,19 +59,19 @@ __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant
   }
   Builder::fill_table(table, f, head);
   __syncthreads();
-  const LevelBlock parts{static_cast<const char*>(p.call.codes) + (first + block) * f.code_bytes(D),
+  const LevelBlock parts{static_cast<const char*>(p.codes) + (first + block) * f.code_bytes(D),
                          sides + block * side_stride, right,
-                         records_of(f, p.call.records, p.call.record_stride, head)};
+                         records_of(f, p.records, p.record_stride, head)};
   __half* mine = built[threadIdx.x / kWarp];
   const Builder builder{f, table, head};
-  T* out = static_cast<T*>(p.call.out) + head * p.call.head_stride +
+  T* out = static_cast<T*>(p.out) + head * p.head_stride +
            static_cast<size_t>(kBlockRows * block + first_row) * D;
   if (f.bits == 16) {  // what bf16 has and f16 has not is for rows of bf16 to keep
     const char* rows = parts.codes + first_row * D * 2;
     return f.bf16 ? unpack_rows<T, __nv_bfloat16, D>(out, rows)
                   : unpack_rows<T, __half, D>(out, rows);
   }
-  builder.build(mine, D, parts, first_row, p.call.position + kBlockRows * block + first_row);
+  builder.build(mine, D, parts, first_row, p.position + kBlockRows * block + first_row);
   for (int row = 0; row < kBuiltRows; ++row) {
     float x[Lane::kMine];
 #pragma unroll
@@ -77,9 +83,9 @@ __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant
 }
 
 struct MoveParams {
-  MoveCodesCall call;
   PlacedSide side;
   bool keys;
+  MoveCodesCall of[kPlaces];
 };
 
 /// `bytes` of one row; from a null pointer: zeros.
@@ -115,11 +121,12 @@ __device__ inline void move_fragments(const PlacedSide& f, int dim, const Fragme
   }
 }
 
-/// A warp a row.
+/// Blocks (rows, head, place); a warp takes a row.
 __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveParams p) {
-  const MoveCodesCall& c = p.call;
+  const MoveCodesCall& c = p.of[blockIdx.z];
   const PlacedSide& f = p.side;
   const int dim = c.head_dim, head = blockIdx.y;
+  if (head >= c.heads || c.count == 0) return;
   const int row =
       c.first + static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= (c.first_block() + c.blocks()) * kBlockRows) return;
@@ -218,26 +225,34 @@ __global__ void __launch_bounds__(kMassWarps<D>* kWarp)
 
 }  // namespace
 
-void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream_t stream) {
-  if (call.blocks == 0) return;
-  with_rows_of<256>(call.dtype, call.head_dim, [&]<class T, int D>() {
-    const dim3 grid(call.blocks, call.heads);
-    const PlacedSide placed(side, D);
-    const auto kernel =
-        for_form<D>(side.form(), [&]<LevelForm kForm>() { return unpack_kernel<T, D, kForm>; });
-    launch_kernel(kernel,
-                  {grid, 2 * kWarp, static_cast<size_t>(placed.at.share_bytes) * side.group_blocks},
-                  stream, "unpacking rows of levels", UnpackParams{placed, call});
+void unpack_levels(const LevelSide& side, std::span<const UnpackRowsCall> calls,
+                   cudaStream_t stream) {
+  in_groups(calls, kPlaces, [&](std::span<const UnpackRowsCall> some) {
+    const UnpackRowsCall& any = some.front();
+    with_rows_of<256>(any.dtype, any.head_dim, [&]<class T, int D>() {
+      UnpackParams params{{side, D}, {}};
+      std::ranges::copy(some, params.of);
+      const dim3 grid = grid_of(some, [](const UnpackRowsCall& call) { return call.blocks; });
+      const auto kernel =
+          for_form<D>(side.form(), [&]<LevelForm kForm>() { return unpack_kernel<T, D, kForm>; });
+      const size_t share = static_cast<size_t>(params.side.at.share_bytes) * side.group_blocks;
+      if (grid.x > 0)
+        launch_kernel(kernel, {grid, 2 * kWarp, share}, stream, "unpacking rows of levels", params);
+    });
   });
 }
 
-void move_level_rows(const LevelSide& side, bool keys, const MoveCodesCall& call,
+void move_level_rows(const LevelSide& side, bool keys, std::span<const MoveCodesCall> calls,
                      cudaStream_t stream) {
-  if (call.count == 0) return;
-  const int rows = (call.first_block() + call.blocks()) * kBlockRows - call.first;
-  const dim3 grid((rows + kWarps - 1) / kWarps, call.heads);
-  const MoveParams params{call, {side, call.head_dim}, keys};
-  launch_kernel(move_kernel, {grid, kThreads}, stream, "moving rows of levels", params);
+  in_groups(calls, kPlaces, [&](std::span<const MoveCodesCall> some) {
+    MoveParams params{{side, some.front().head_dim}, keys, {}};
+    std::ranges::copy(some, params.of);
+    const dim3 grid = grid_of(some, [](const MoveCodesCall& call) {
+      return call.count > 0 ? (call.blocks() * kBlockRows + kWarps - 1) / kWarps : 0;
+    });
+    if (grid.x > 0)
+      launch_kernel(move_kernel, {grid, kThreads}, stream, "moving rows of levels", params);
+  });
 }
 
 void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarget* target,

@@ -92,6 +92,7 @@ __global__ void __launch_bounds__(kChooseThreads)
     move_side_kernel(const __grid_constant__ SideMoves<kPlaces> moves) {
   const KeepCall& call = moves.of[blockIdx.y];
   const JudgedRows& rows = call.rows;
+  if (static_cast<int>(blockIdx.x) >= rows.heads) return;
   const int head = blockIdx.x, placed = call.keep + call.after_known;
   const int count = max(placed, call.keep + (rows.mass ? call.after : 0));
   int32_t* positions = rows.positions + head * rows.side_stride;
@@ -130,7 +131,9 @@ template <size_t kPlaces>
 void move_sides_of(std::span<const KeepCall> calls, cudaStream_t stream) {
   SideMoves<kPlaces> moves;
   std::ranges::copy(calls, moves.of);
-  const dim3 grid(calls.front().rows.heads, static_cast<unsigned>(calls.size()));
+  int heads = 0;
+  for (const KeepCall& call : calls) heads = std::max(heads, call.rows.heads);
+  const dim3 grid(heads, static_cast<unsigned>(calls.size()));
   launch_kernel(move_side_kernel<kPlaces>, {grid, kChooseThreads}, stream,
                 "moving rows of the cache", moves);
 }

@@ -1,10 +1,10 @@
 #include "select/cuda/heavy.h"
 
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/in_groups.h"
 #include "kernels/cuda/launch.cuh"
 #include "select/cuda/choice.cuh"
 #include "select/cuda/directions.cuh"
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
   const JudgedRows& rows = call.rows;
   const int pieces = rows.dim / 8, head = blockIdx.y;
   const int at = blockIdx.x * kThreads + threadIdx.x, row = at / pieces, piece = at % pieces;
-  if (row >= call.count) return;
+  if (row >= call.count || head >= rows.heads) return;
   const int from = call.kept[head * call.kept_stride + call.first + row];
   const bool values = blockIdx.z % 2 == 1;
   const auto* source = static_cast<const char*>(values ? rows.v : rows.k);
@@ -165,56 +165,60 @@ __global__ void __launch_bounds__(kSideThreads)
   }
 }
 
-/// Calls f(calls, how many) for as many layers at a time as a launch takes.
-template <class CallOf, class F>
-void with_layers(std::span<const HeavyWork> layers, const CallOf& call_of, const F& f) {
-  using Call = std::remove_cvref_t<decltype(call_of(layers.front()))>;
-  for (size_t first = 0; first < layers.size(); first += kMostLayers) {
-    const auto some = layers.subspan(first, std::min(kMostLayers, layers.size() - first));
-    CallsOfLayers<Call> calls{};
-    for (size_t i = 0; i < some.size(); ++i) calls.of[i] = call_of(some[i]);
-    f(calls, static_cast<unsigned>(some.size()));
-  }
-}
-
-void judge(const CallsOfLayers<HeavyCall>& calls, unsigned layers, cudaStream_t stream) {
+/// The most heads of any.
+template <class Call>
+int most_heads(std::span<const Call> calls) {
   int heads = 0;
-  for (const HeavyCall& call : calls.of) heads = std::max(heads, call.rows.heads);
-  with_shares(calls.of[0].rows, [&]<class T, int D>() {
-    launch_kernel(judge_kernel<T, D>, {dim3(heads, layers), kChooseThreads}, stream,
-                  "the choice of heavy rows", calls);
-  });
+  for (const Call& call : calls) heads = std::max(heads, call.rows.heads);
+  return heads;
 }
 
-void gather(const CallsOfLayers<GatherCall>& calls, unsigned layers, cudaStream_t stream) {
-  int most = 0;
-  for (const GatherCall& call : calls.of) most = std::max(most, call.count);
-  if (most == 0) return;
-  const JudgedRows& rows = calls.of[0].rows;
-  const int pieces = most * (rows.dim / 8);
-  const dim3 grid((pieces + kThreads - 1) / kThreads, rows.heads, 2 * layers);
-  launch_kernel(gather_kernel, {grid, kThreads}, stream, "moving heavy rows", calls);
+template <class Call>
+CallsOfLayers<Call> params_of(std::span<const Call> calls) {
+  CallsOfLayers<Call> params{};
+  std::ranges::copy(calls, params.of);
+  return params;
 }
 
 }  // namespace
 
-void choose_heavy(const HeavyCall& call, cudaStream_t stream) { judge({{call}}, 1, stream); }
+void choose_heavy(const HeavyCall& call, cudaStream_t stream) { choose_heavy({&call, 1}, stream); }
 
-void gather_rows(const GatherCall& call, cudaStream_t stream) { gather({{call}}, 1, stream); }
+void choose_heavy(std::span<const HeavyCall> calls, cudaStream_t stream) {
+  in_groups(calls, kMostLayers, [&](std::span<const HeavyCall> some) {
+    const dim3 grid(most_heads(some), static_cast<unsigned>(some.size()));
+    with_shares(some.front().rows, [&]<class T, int D>() {
+      launch_kernel(judge_kernel<T, D>, {grid, kChooseThreads}, stream, "the choice of heavy rows",
+                    params_of(some));
+    });
+  });
+}
 
-void judge_heavy(std::span<const HeavyWork> layers, cudaStream_t stream) {
-  with_layers(
-      layers, [](const HeavyWork& work) { return work.choice; },
-      [&](const auto& calls, unsigned count) { judge(calls, count, stream); });
-  if (!layers.empty() && layers.front().rest) {
-    for (const HeavyWork& work : layers) work.rest();
-    return;
-  }
-  with_layers(
-      layers, [](const HeavyWork& work) { return work.gather; },
-      [&](const auto& calls, unsigned count) { gather(calls, count, stream); });
+void gather_rows(const GatherCall& call, cudaStream_t stream) { gather_rows({&call, 1}, stream); }
+
+void gather_rows(std::span<const GatherCall> calls, cudaStream_t stream) {
+  in_groups(calls, kMostLayers, [&](std::span<const GatherCall> some) {
+    int most = 0;
+    for (const GatherCall& call : some) most = std::max(most, call.count);
+    if (most == 0) return;
+    const int pieces = most * (some.front().rows.dim / 8);
+    const dim3 grid((pieces + kThreads - 1) / kThreads, most_heads(some),
+                    2 * static_cast<unsigned>(some.size()));
+    launch_kernel(gather_kernel, {grid, kThreads}, stream, "moving heavy rows", params_of(some));
+  });
+}
+
+void split_heavy(std::span<const HeavyWork> layers, cudaStream_t stream) {
+  std::vector<HeavyCall> choices;
+  std::vector<GatherCall> gathers;
   std::vector<KeepCall> keeps;
-  for (const HeavyWork& work : layers) keeps.push_back(work.keep);
+  for (const HeavyWork& work : layers) {
+    choices.push_back(work.choice);
+    gathers.push_back(work.gather);
+    keeps.push_back(work.keep);
+  }
+  choose_heavy(choices, stream);
+  gather_rows(gathers, stream);
   keep_rows(keeps, stream);
 }
 

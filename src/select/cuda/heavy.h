@@ -8,7 +8,6 @@
 // rows stay for their keys too another one and two passes over these. Of a pass: all rows are read
 // and written twice, or those that leave once where they leave the run altogether.
 
-#include <functional>
 #include <span>
 
 #include "kernels/cuda/layer.h"
@@ -29,6 +28,8 @@ struct HeavyCall {
 /// space.kept [G, rows] <- the numbers of the rows that stay, ascending, then those of the others
 /// in the order in which they leave, of one selection ascending.
 void choose_heavy(const HeavyCall& call, cudaStream_t stream);
+/// Of many places at once, of equally many channels, whose rows are of one type.
+void choose_heavy(std::span<const HeavyCall> calls, cudaStream_t stream);
 
 /// Rows kept[first], ... of every head to to.row, ...
 struct GatherCall {
@@ -41,17 +42,17 @@ struct GatherCall {
   size_t positions_stride = 0;
 };
 void gather_rows(const GatherCall& call, cudaStream_t stream);
+/// Of many places at once, of equally many channels.
+void gather_rows(std::span<const GatherCall> calls, cudaStream_t stream);
 
 /// Heavy rows that leave the run: they are chosen, gathered, and the run closes up.
 struct HeavyWork {
   HeavyCall choice;
   GatherCall gather;
   KeepCall keep;
-  std::function<void()> rest;  ///< instead of the two, of rows in codes
 };
-/// Of layers of equally many channels, whose rows are of one type and either dense, of equally many
-/// heads, or in codes, in few launches.
-void judge_heavy(std::span<const HeavyWork> layers, cudaStream_t stream);
+/// Of dense rows of equally many heads and channels, all of one type, in few launches.
+void split_heavy(std::span<const HeavyWork> layers, cudaStream_t stream);
 
 /// Rows that choose_heavy drops move to the front, and those that stay follow: rows, through `room`
 /// for as many; and what lies beside them, positions, which are all written, and mass: `space` has

@@ -104,7 +104,8 @@ void keep_rows(const KeepCall& call, cudaStream_t stream);
 /// The rows alone, and what lies beside them alone.
 void move_rows(const KeepCall& call, cudaStream_t stream);
 void move_sides(const KeepCall& call, cudaStream_t stream);
-/// Of many places at once, of equally many heads and channels.
+/// Of many places at once, of equally many heads and channels; what lies beside rows also of
+/// others.
 void keep_rows(std::span<const KeepCall> calls, cudaStream_t stream);
 void move_sides(std::span<const KeepCall> calls, cudaStream_t stream);
 void move_rows(std::span<const KeepCall> calls, cudaStream_t stream);
@@ -118,6 +119,12 @@ struct NewOrder {
 };
 /// Their numbers [G, space.stride] in the body, for codes that move. They lie in space.keys.
 const int32_t* order_rows(const SelectSpace& space, const NewOrder& order, cudaStream_t stream);
+struct OrderCall {
+  SelectSpace space;
+  NewOrder order;
+};
+/// The same of many places.
+void order_rows(std::span<const OrderCall> calls, cudaStream_t stream);
 
 /// to [count] <- value.
 void fill_numbers(float* to, size_t count, float value, cudaStream_t stream);
