@@ -115,6 +115,10 @@ class Session {
   bool try_reserve(size_t tokens);
   /// The same; throws kOutOfMemory where try_reserve says false.
   void reserve(size_t tokens);
+  /// The most bytes that it holds until `tokens` tokens more have come, those in use included: what
+  /// reserve() sets aside, for schedulers that make room first. On the GPU the bytes of
+  /// estimate_ledger. Throws kContextFull.
+  size_t room(size_t tokens) const;
 
   /// Writes a file from which another process continues bit for bit. The file appears whole or not
   /// at all. It holds the conversation, so its mode is 0600. Throws kIo, also if the file exists
@@ -132,6 +136,9 @@ class Session {
   /// The same from the bytes of a file.
   static Session restore(std::shared_ptr<Engine> engine, std::span<const std::byte> bytes,
                          const SessionOptions& options);
+  /// With the engine and options of `empty`, which has seen nothing, in the room that is set aside
+  /// for it.
+  static Session restore(Session empty, const std::filesystem::path& path);
 
   /// A second, independent conversation with the same past on the same engine. Both share rows
   /// until one appends; that one then copies them, and throws kOutOfMemory with nothing changed if

@@ -181,9 +181,8 @@ ConversationFile ConversationFiles::write(const Session& session,
   return {session.tokens(), size_of(to), digest_of_ids(session.token_ids())};
 }
 
-Session ConversationFiles::read(const std::shared_ptr<Engine>& engine,
-                                const SessionOptions& options, const ConversationName& name) const {
-  return Session::restore(engine, path(name), options);
+Session ConversationFiles::read(Session empty, const ConversationName& name) const {
+  return Session::restore(std::move(empty), path(name));
 }
 
 void ConversationFiles::remove(const ConversationName& name) const {

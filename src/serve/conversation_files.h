@@ -62,9 +62,8 @@ class ConversationFiles {
   // Any thread:
   /// Replaces what is there of the conversation. Throws kIo; what was there stays.
   ConversationFile write(const Session& session, const ConversationName& name) const;
-  /// Throws as Session::restore does.
-  Session read(const std::shared_ptr<Engine>& engine, const SessionOptions& options,
-               const ConversationName& name) const;
+  /// Into a session that has seen nothing. Throws as Session::restore does.
+  Session read(Session empty, const ConversationName& name) const;
   void remove(const ConversationName& name) const;
   /// Puts a file that cannot be read aside, where nothing overwrites it.
   void set_aside(const ConversationName& name) const;

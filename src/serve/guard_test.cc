@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "serve/books.h"
 #include "serve/metrics.h"
 
 namespace pith::serve {
@@ -68,19 +67,6 @@ TEST(Guard, Secrets) {
   EXPECT_FALSE(same_secret("abcabc", "abc"));
   EXPECT_FALSE(same_secret("", "a"));
   EXPECT_FALSE(same_secret("a", ""));
-}
-
-TEST(Books, NothingIsPromisedTwice) {
-  Books books(1000);
-  EXPECT_EQ(books.lacking(600, 0, 0), 0u);
-  books.reserve(600);
-  EXPECT_EQ(books.lacking(400, 0, 0), 0u);      // its session has taken nothing yet
-  EXPECT_EQ(books.lacking(400, 500, 500), 0u);  // all that is taken is within its reservation
-  EXPECT_EQ(books.lacking(500, 500, 500), 100u);
-  EXPECT_EQ(books.lacking(400, 700, 500), 200u);  // 200 are snapshots
-  books.release(600);
-  EXPECT_EQ(books.lacking(800, 200, 0), 0u);
-  EXPECT_EQ(books.lacking(900, 200, 0), 100u);
 }
 
 TEST(Metrics, HistogramsCountUpwards) {

@@ -33,7 +33,7 @@ struct Gauges {
   struct Disk {
     size_t bytes = 0, budget = 0;
     uint64_t writes = 0, reads = 0, failures = 0, dropped = 0, taken_over = 0;
-  } disk;
+  } disk = {};
   size_t budget = 0, reserved = 0, in_use = 0, scratch = 0, weights = 0, snapshot_bytes = 0;
   size_t snapshots = 0;
   uint64_t snapshot_hits = 0, snapshot_misses = 0, snapshot_evictions = 0, tokens_reused = 0;

@@ -27,6 +27,7 @@ struct Running {
   // Writing.
   std::vector<std::unique_ptr<Answer>> answers;
   std::vector<Session> forks;  // of the second choice and so on
+  std::vector<Session> rooms;  // of forks that are not made yet
   std::vector<float> logits;   // [choices, V], where log-probabilities are wanted
   bool over = false;
 

@@ -28,17 +28,26 @@ std::string mebibytes(size_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1048576);
 }
 
+/// With its own buffers made, so that all the rest of the memory is the sessions' from the start.
+std::shared_ptr<Engine> limited(std::shared_ptr<Engine> engine, size_t memory) {
+  engine->set_memory_limit(memory);
+  if (engine->options().device == Device::kCpu) {
+    Session first(engine, {});
+    first.reserve(std::min(engine->options().chunk, first.context()));
+  }
+  return engine;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(std::shared_ptr<Engine> engine, const SchedulerOptions& options,
                      Metrics& metrics)
-    : engine_(std::move(engine)),
+    : engine_(limited(std::move(engine), options.memory)),
       options_(options),
       metrics_(metrics),
       tree_(engine_,
             {.max_bytes = options.snapshot_bytes, .max_snapshot_bytes = options.largest_snapshot}),
-      books_(options.memory),
-      costs_(engine_->model()->config(), engine_->options().device),
+      costs_(engine_),
       files_(options.files),
       idle_(found_in(files_)),
       thread_([this] { run(); }) {}
@@ -72,20 +81,16 @@ void Scheduler::submit(std::shared_ptr<Task> task) {
   };
   if (draining_) throw unavailable("draining", "the server is about to end; try another one");
   const size_t tokens = task->prompt.size() + task->max_tokens;
-  size_t bytes = 0;
-  {
-    const std::lock_guard guard(costs_lock_);
-    bytes = costs_.bytes(task->policy, task->session, tokens) * task->choices;
-  }
+  const size_t bytes = costs_.bytes(task->policy, task->session, tokens) * task->choices;
   const size_t scratch = engine_->ledger().total_bytes();
-  if (bytes + scratch > books_.budget()) {
+  if (bytes + scratch > options_.memory) {
     metrics_.refused("memory_budget_exceeded");
     throw Refusal(400, "memory_budget_exceeded",
                   fmt::format("{} tokens and an answer of {} may take {} under this policy; the "
                               "server has {} (--memory). Ask for a shorter answer (max_tokens), or "
                               "a policy that keeps less",
                               task->prompt.size(), task->max_tokens, mebibytes(bytes),
-                              mebibytes(books_.budget() - std::min(scratch, books_.budget()))));
+                              mebibytes(options_.memory - std::min(scratch, options_.memory))));
   }
   if (queued_ >= options_.queue)
     throw unavailable("queue_full", fmt::format("{} requests wait already", options_.queue));
@@ -207,8 +212,6 @@ void Scheduler::drop_gone() {
       left(*w.task);
       w.task->listener->failed(refusal);
     }
-    // What is being read gives its bytes back when it comes.
-    if (w.fetch == Waiting::Fetch::kRead) books_.release(w.bytes);
     --queued_;
     --busy_;
     return true;
@@ -246,34 +249,32 @@ void Scheduler::admit() {
       waits_for_disk_ = true;
       return;
     }
-    if (first.fetch == Waiting::Fetch::kNot) {
+    if (first.fetch == Waiting::Fetch::kNot || first.fetch == Waiting::Fetch::kFailed) {
       // Each tries the disk once, however it went for others.
       if (!std::exchange(first.tried, true)) disk_failure_.clear();
-      const Room room = make_room(*first.task, first.bytes);
+      const Room room = make_room(first);
       waits_for_disk_ = room == Room::kSoon || (room == Room::kNone && fetching_ > 0) ||
                         (room == Room::kThere && fetch(first));
       if (waits_for_disk_ || (room == Room::kNone && !running_.empty())) return;
-      --queued_;  // before its client hears of it, which may ask for more
-      if (room == Room::kThere) {
-        books_.reserve(first.bytes);
-        begin(first);
-      } else {
+      if (room == Room::kNone) {
+        --queued_;  // before its client hears of it, which may ask for more
         left(*first.task);
         first.task->listener->failed(no_room());
         --busy_;
+      } else if (!begin(first)) {
+        continue;
       }
     } else if (first.fetch == Waiting::Fetch::kReading) {
       waits_for_disk_ = true;
       return;
-    } else {
-      --queued_;
-      begin(first);
+    } else if (!begin(first)) {
+      continue;
     }
     waiting_.erase(waiting_.begin());
   }
 }
 
-void Scheduler::begin(Waiting& waiting) {
+bool Scheduler::begin(Waiting& waiting) {
   auto r = std::make_unique<Running>();
   r->task = waiting.task;
   r->number = waiting.number;
@@ -284,20 +285,26 @@ void Scheduler::begin(Waiting& waiting) {
     start(*r, waiting);
     r->reader.emplace(*r->session, r->prompt());
   } catch (const Error& error) {
-    books_.release(r->reserved);
+    // A room was given back for the session, and somebody else was quicker.
+    if (error.code() == ErrorCode::kOutOfMemory && waiting.tries++ < 3) return false;
+    --queued_;  // before its client hears of it, which may ask for more
     left(*r->task);
     r->task->listener->failed(refusal_of(error));
     --busy_;
-    return;
+    return true;
   }
+  --queued_;
   r->task->listener->begun(r->task->first_choice, r->task->choices);
   running_.push_back(std::move(r));
+  return true;
 }
 
 /// From its conversation's state, from a prompt that begins alike, or from nothing.
 void Scheduler::start(Running& r, Waiting& waiting) {
   const Task& task = *r.task;
   const Own own = waiting.fetched ? Own{} : own_state(task);
+  // Given back for the session, which asks for its own.
+  if (!waiting.fetched && !waiting.rooms.empty()) waiting.rooms.erase(waiting.rooms.begin());
   if (waiting.fetched)
     r.session.emplace(std::move(*waiting.fetched));
   else if (own.idle && !own.on_disk)
@@ -311,6 +318,8 @@ void Scheduler::start(Running& r, Waiting& waiting) {
   } else {
     r.session.emplace(engine_, task.session);
   }
+  if (!waiting.fetched) reserve(*r.session, task);
+  r.rooms = std::move(waiting.rooms);
   if (!waiting.fetch_failure.empty())
     r.reuse.reason = fmt::format("its conversation's file is of no use: {}; {}",
                                  waiting.fetch_failure, r.reuse.reason);
@@ -331,8 +340,10 @@ Gauges Scheduler::gauges() {
     out.disk = disk_;
     out.disk.bytes = disk_bytes();
     out.disk.budget = files_ ? files_->quota() : 0;
-    out.budget = books_.budget();
-    out.reserved = books_.reserved();
+    out.budget = options_.memory;
+    for (const auto& r : running_) out.reserved += r->reserved;
+    for (const Waiting& w : waiting_)
+      if (w.is_fetched()) out.reserved += w.bytes;
     out.in_use = engine_->bytes_in_use();
     out.scratch = engine_->ledger().total_bytes();
     out.weights = engine_->model()->weight_bytes();

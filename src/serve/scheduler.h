@@ -18,8 +18,8 @@
 #include "pith/engine.h"
 #include "pith/prefix_tree.h"
 #include "pith_serve/serve.h"
-#include "serve/books.h"
 #include "serve/conversation_files.h"
+#include "serve/costs.h"
 #include "serve/metrics.h"
 #include "serve/running.h"
 #include "serve/task.h"
@@ -31,7 +31,7 @@ struct SchedulerOptions {
   size_t parallel = 16;  ///< answers at once
   size_t queue = 256;    ///< requests that wait
   double queue_seconds = 60;
-  size_t memory = 0;  ///< bytes of all caches and scratch
+  size_t memory = 0;  ///< bytes of all caches and scratch: the engine's limit from then on
   /// Of the clock for reading prompts while answers are being made; in (0, 1].
   double prefill_share = 0.5;
   size_t snapshot_bytes = 0, largest_snapshot = 0;  ///< of the prefix tree; 0: none is kept
@@ -98,13 +98,17 @@ class Scheduler {
     size_t bytes = 0;
     uint64_t number = 0;
     Clock::time_point since;
-    /// Its conversation's file, where it goes on from it; its bytes are reserved from then on.
-    enum class Fetch : uint8_t { kNot, kReading, kRead } fetch = Fetch::kNot;
+    /// Empty sessions, one per choice, with room for all that these come to.
+    std::vector<Session> rooms = {};
+    /// Its conversation's file, where it goes on from it. The first room is the file's meanwhile.
+    enum class Fetch : uint8_t { kNot, kReading, kRead, kFailed } fetch = Fetch::kNot;
     std::shared_ptr<Session> fetched = {};
     std::string fetch_failure = {};
     bool tried = false;   // to make room
     bool looked = false;  // for its conversation at servers that leave
-    int fetches = 0;      // that memory was short for
+    int tries = 0;        // to begin
+
+    bool is_fetched() const { return fetch == Fetch::kReading || fetch == Fetch::kRead; }
   };
   enum class Room : uint8_t { kThere, kSoon, kNone };
   /// The state that a task's conversation goes on from.
@@ -118,13 +122,21 @@ class Scheduler {
   void take_arrivals();
   void drop_gone();
   void admit();
-  Room make_room(const Task& task, size_t bytes);
+  Room make_room(Waiting& waiting);
   /// Bytes that would have to be freed for so many more.
-  size_t lacking(size_t bytes);
+  size_t lacking(size_t bytes) const;
+  /// Makes the rooms of a task; false: there is no memory for them.
+  bool set_aside(Waiting& waiting);
+  /// Room for what a task's session may still come to. Throws kOutOfMemory.
+  void reserve(Session& session, const Task& task) const;
+  bool sets_aside() const;
+  /// What those that run may still come to, and is not set aside.
+  size_t promised() const;
   size_t step_bytes() const;
   /// Keeps what a prompt has read for those that begin alike.
   void keep(const Running& r);
-  void begin(Waiting& waiting);
+  /// False: it waits for memory again.
+  bool begin(Waiting& waiting);
   void start(Running& r, Waiting& waiting);
   void decode_pass();
   void read_chunk();
@@ -149,8 +161,7 @@ class Scheduler {
   bool take_over(Waiting& waiting);
   /// Begins to read the file that a task goes on from; false: there is none.
   bool fetch(Waiting& waiting);
-  void fetched(std::shared_ptr<Session> session, const std::string& failure, uint64_t number,
-               size_t bytes);
+  void fetched(std::shared_ptr<Session> session, const std::string& failure, uint64_t number);
   void lose_file(const ConversationName& name);
   /// Takes a conversation out of memory. The bytes that will be free when its file is written; 0:
   /// they are free now.
@@ -168,8 +179,6 @@ class Scheduler {
   const SchedulerOptions options_;
   Metrics& metrics_;
   PrefixTree tree_;
-  Books books_;
-  std::mutex costs_lock_;
   Costs costs_;
 
   const std::shared_ptr<ConversationFiles> files_;

@@ -144,17 +144,50 @@ void Scheduler::written(const ConversationName& name, uint64_t job, const Conver
   drop_empty();
 }
 
-size_t Scheduler::lacking(size_t bytes) {
-  size_t live = 0;
-  for (const auto& r : running_) {
-    if (r->session) live += r->session->ledger().total_bytes();
-    for (const Session& fork : r->forks) live += fork.ledger().total_bytes();
-  }
-  return books_.lacking(bytes, engine_->bytes_in_use(), live);
+// What is set aside for those that run counts as taken.
+size_t Scheduler::lacking(size_t bytes) const {
+  const Runtime& runtime = *engine_->runtime();
+  const size_t total = runtime.bytes_in_use() + runtime.bytes_reserved() + promised() + bytes;
+  return total > options_.memory ? total - options_.memory : 0;
 }
 
-// What is kept for later leaves room for what estimates of caches do not have: a chunk's queries
-// and what is made of them, and the state and logits of sessions.
+// A GPU's engine sets nothing aside.
+bool Scheduler::sets_aside() const { return engine_->options().device == Device::kCpu; }
+
+size_t Scheduler::promised() const {
+  if (sets_aside()) return 0;
+  size_t bytes = running_.empty() ? 0 : step_bytes();
+  for (const auto& r : running_) {
+    size_t live = r->session ? r->session->ledger().total_bytes() : 0;
+    for (const Session& fork : r->forks) live += fork.ledger().total_bytes();
+    bytes += std::max(r->reserved, live) - live;
+  }
+  for (const Waiting& w : waiting_)
+    if (w.is_fetched()) bytes += w.bytes;
+  return bytes;
+}
+
+void Scheduler::reserve(Session& session, const Task& task) const {
+  if (!sets_aside()) return;
+  // The last token of an answer is not appended.
+  const size_t all = std::min(task.prompt.size() + task.max_tokens, session.context());
+  session.reserve(all - session.tokens());
+}
+
+bool Scheduler::set_aside(Waiting& waiting) {
+  try {
+    while (waiting.rooms.size() < waiting.task->choices) {
+      waiting.rooms.emplace_back(engine_, waiting.task->session);
+      reserve(waiting.rooms.back(), *waiting.task);
+    }
+    return true;
+  } catch (const Error& error) {
+    waiting.rooms.clear();
+    return error.code() != ErrorCode::kOutOfMemory;  // whoever begins it meets the others again
+  }
+}
+
+// The most that an engine's own buffers grow by where one session more has room.
 size_t Scheduler::step_bytes() const {
   const ModelConfig& config = engine_->model()->config();
   return 4 * engine_->options().chunk * sizeof(float) *
@@ -166,13 +199,16 @@ void Scheduler::keep(const Running& r) {
   if (const size_t lack = lacking(step_bytes())) tree_.shrink(lack);
 }
 
-Scheduler::Room Scheduler::make_room(const Task& task, size_t bytes) {
+Scheduler::Room Scheduler::make_room(Waiting& waiting) {
   for (;;) {
-    const size_t lack = lacking(bytes + step_bytes());
-    if (lack == 0) return Room::kThere;
+    size_t lack = lacking(waiting.bytes);
+    if (lack == 0) {
+      if (set_aside(waiting)) return Room::kThere;
+      lack = step_bytes();
+    }
     if (tree_.shrink(lack) > 0) continue;
     // Those used least recently go first, and no more than have to; the task's own is the last.
-    const Own own = own_state(task);
+    const Own own = own_state(*waiting.task);
     bool freed = false;
     size_t coming = 0;
     const auto leave = [&](IdleSession& idle) {
@@ -183,11 +219,7 @@ Scheduler::Room Scheduler::make_room(const Task& task, size_t bytes) {
     };
     for (auto idle = idle_.begin(); idle != idle_.end() && !freed && coming < lack; ++idle)
       if (&*idle != own.idle) leave(*idle);
-    if (!freed && coming == 0) {
-      const bool alone = running_.empty() && fetching_ == 0;
-      if (alone && lacking(bytes) == 0) return Room::kThere;
-      if (alone && own.idle) leave(*own.idle);
-    }
+    if (!freed && coming == 0 && running_.empty() && fetching_ == 0 && own.idle) leave(*own.idle);
     drop_empty();
     if (freed) continue;
     return coming > 0 ? Room::kSoon : Room::kNone;
@@ -236,36 +268,36 @@ bool Scheduler::take_over(Waiting& waiting) {
 }
 
 bool Scheduler::fetch(Waiting& waiting) {
+  if (waiting.fetch == Waiting::Fetch::kFailed || waiting.rooms.empty()) return false;
   const Own own = own_state(*waiting.task);
   if (own.idle == nullptr || !own.on_disk) return false;
   const ConversationName name{own.idle->id, own.idle->tenant, own.idle->policy, own.idle->used};
   waiting.fetch = Waiting::Fetch::kReading;
-  books_.reserve(waiting.bytes);
+  auto room = std::make_shared<Session>(std::move(waiting.rooms.front()));
+  waiting.rooms.erase(waiting.rooms.begin());
   ++fetching_;
-  disk_thread_.add(
-      [this, name, task = waiting.task, number = waiting.number, bytes = waiting.bytes] {
-        std::shared_ptr<Session> session;
-        std::string failure;
-        bool usable = true, no_memory = false;
-        try {
-          session = std::make_shared<Session>(files_->read(engine_, task->session, name));
-          if (!begins(task->prompt, session->token_ids())) {
-            session.reset();
-            failure = "it is of another turn by now";
-          }
-        } catch (const Error& e) {
-          failure = e.what();
-          usable = no_memory = e.code() == ErrorCode::kOutOfMemory;
-          if (e.code() == ErrorCode::kCorrupt) files_->set_aside(name);
-        } catch (const std::exception& e) {
-          failure = e.what();
-        }
-        if (no_memory) failure.clear();
-        post([this, name, session, failure, usable, number, bytes] {
-          if (!usable) lose_file(name);
-          fetched(session, failure, number, bytes);
-        });
-      });
+  disk_thread_.add([this, name, room, task = waiting.task, number = waiting.number] {
+    std::shared_ptr<Session> session;
+    std::string failure;
+    bool usable = true;
+    try {
+      session = std::make_shared<Session>(files_->read(std::move(*room), name));
+      if (!begins(task->prompt, session->token_ids())) {
+        session.reset();
+        failure = "it is of another turn by now";
+      }
+    } catch (const Error& e) {
+      failure = e.what();
+      usable = e.code() == ErrorCode::kOutOfMemory;
+      if (e.code() == ErrorCode::kCorrupt) files_->set_aside(name);
+    } catch (const std::exception& e) {
+      failure = e.what();
+    }
+    post([this, name, session, failure, usable, number] {
+      if (!usable) lose_file(name);
+      fetched(session, failure, number);
+    });
+  });
   return true;
 }
 
@@ -277,19 +309,14 @@ void Scheduler::lose_file(const ConversationName& name) {
 }
 
 void Scheduler::fetched(std::shared_ptr<Session> session, const std::string& failure,
-                        uint64_t number, size_t bytes) {
+                        uint64_t number) {
   --fetching_;
   ++(session ? disk_.reads : disk_.failures);
   const auto waits =
       std::ranges::find_if(waiting_, [&](const Waiting& w) { return w.number == number; });
-  if (waits == waiting_.end()) return books_.release(bytes);  // its client has gone
-  if (!session && failure.empty() && waits->fetches++ < 3) {  // memory was short: again, with more
-    tree_.clear();
-    waits->fetch = Waiting::Fetch::kNot;
-    return books_.release(bytes);
-  }
-  waits->fetch = Waiting::Fetch::kRead;
-  if (!session) waits->fetch_failure = failure.empty() ? "memory is short" : failure;
+  if (waits == waiting_.end()) return;  // its client has gone
+  waits->fetch = session ? Waiting::Fetch::kRead : Waiting::Fetch::kFailed;
+  waits->fetch_failure = failure;
   waits->fetched = std::move(session);
 }
 

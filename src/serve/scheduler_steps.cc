@@ -129,7 +129,11 @@ void Scheduler::prompt_read(Running& r, std::span<const float> logits) {
   const Task& task = *r.task;
   try {
     r.read = r.last_token = Clock::now();
-    for (size_t i = 1; i < task.choices; ++i) r.forks.push_back(r.session->fork());
+    while (!r.rooms.empty()) {
+      r.rooms.pop_back();  // the fork's own takes its place
+      r.forks.push_back(r.session->fork());
+      reserve(r.forks.back(), task);
+    }
     for (size_t i = 0; i < task.choices; ++i)
       r.answers.push_back(std::make_unique<Answer>(task, *engine_->model(), i));
     if (task.logprobs >= 0) r.logits.resize(task.choices * logits.size());
@@ -192,6 +196,7 @@ void Scheduler::end(Running& r) {
   if (!task.conversation.empty() && task.choices == 1) {
     // For the conversation's next turn; snapshots share their rows with it.
     try {
+      r.session->reserve(0);
       if (task.reuse) keep(r);
       hold({task.conversation, task.tenant, task.policy,
             std::make_shared<const Session>(std::move(*r.session))});
@@ -219,7 +224,6 @@ void Scheduler::remove_ended() {
       ++r;
       continue;
     }
-    books_.release((*r)->reserved);
     r = running_.erase(r);
     --busy_;
   }

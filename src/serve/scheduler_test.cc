@@ -170,6 +170,46 @@ TEST(Scheduler, WhatCannotFitIsRefusedAtOnceAndWhatDoesNotFitNowWaits) {
   EXPECT_LE(shared->peak_bytes(), o.memory);
 }
 
+/// Notes what is taken and set aside for sessions when it begins.
+class Accountant : public Ear {
+ public:
+  Accountant(Journal& journal, std::shared_ptr<Engine> engine)
+      : Ear("account", journal), engine_(std::move(engine)) {}
+  void begun(size_t first, size_t count) override {
+    held = engine_->bytes_in_use() + engine_->bytes_reserved() - engine_->ledger().total_bytes();
+    Ear::begun(first, count);
+  }
+  size_t held = 0;
+
+ private:
+  const std::shared_ptr<Engine> engine_;
+};
+
+TEST(Scheduler, EachChoiceHasRoomInTheEngineFromItsBeginning) {
+  Journal journal;
+  Metrics metrics("demo");
+  const auto shared = engine();
+  const Asked three = ask("", journal, 492, 20), late = ask("late", journal, 492, 20);
+  const size_t one = Session(shared, three.task->session).room(512);
+  SchedulerOptions o = options(8);
+  Scheduler(shared, o, metrics).gauges();  // the engine's own buffers are made
+  o.memory = shared->bytes_in_use() + 5 * one;
+  Scheduler scheduler(shared, o, metrics);
+  const auto account = std::make_shared<Accountant>(journal, shared);
+  three.task->listener = account;
+  three.task->choices = 3;
+  scheduler.submit(three.task);
+  scheduler.submit(late.task);
+  ASSERT_TRUE(journal.wait("account ended"));
+  ASSERT_TRUE(journal.wait("late ended"));
+  EXPECT_GE(account->held, 3 * one);
+  EXPECT_GE(account->totals.reserved_bytes, 3 * one);
+  EXPECT_EQ(account->totals.drawn_tokens, 60u);
+  EXPECT_EQ(scheduler.gauges().reserved, 0u);
+  EXPECT_EQ(shared->bytes_reserved(), 0u);
+  EXPECT_LE(shared->peak_bytes(), o.memory);
+}
+
 TEST(Scheduler, DrainingTakesNothingNew) {
   Journal journal;
   Metrics metrics("demo");

@@ -158,7 +158,7 @@ IdleSession Service::state_of(const std::string& id, const std::string& who) {
   for (const Preset& preset : preparer_.presets())
     if (preset.key == out.policy)
       out.session = std::make_shared<const Session>(
-          files_->read(engine_, preset.session, {id, tenant, out.policy, out.used}));
+          files_->read({engine_, preset.session}, {id, tenant, out.policy, out.used}));
   if (!out.session)
     throw Refusal(
         409, "session_on_disk",

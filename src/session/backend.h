@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,8 @@ class SessionBackend {
   /// The same until so many tokens have come; none: no longer. Throws kUnsupported.
   virtual void reserve(const RoomAsked& asked) = 0;
   virtual bool has_room() const { return false; }
+  /// The bytes that reserve() sets aside; none: no rule but the policy's estimate.
+  virtual std::optional<size_t> room(const RoomAsked& /*asked*/) const { return std::nullopt; }
   /// What was set aside for `other`, which is this one's original or copy, is this one's from now
   /// on.
   virtual void take_room(SessionBackend& /*other*/) {}

@@ -161,6 +161,9 @@ class CpuSession final : public SessionBackend {
     kept_until_ = tokens() + asked.tokens;
   }
   bool has_room() const override { return kept_ > 0; }
+  std::optional<size_t> room(const RoomAsked& asked) const override {
+    return bound(tokens(), asked.tokens, asked).room.total();
+  }
   void take_room(SessionBackend& other) override {
     auto& from = static_cast<CpuSession&>(other);
     if (from.kept_ == 0) return;

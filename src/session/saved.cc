@@ -130,6 +130,20 @@ Session Session::restore(std::shared_ptr<Engine> engine, std::span<const std::by
                   SessionFile("a saved session", bytes), options.protect);
 }
 
+Session Session::restore(Session empty, const std::filesystem::path& path) {
+  State& s = *empty.state_;
+  s.check_usable();
+  if (!s.seen->empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a session that has seen {} tokens, and a saved one that is to be "
+                            "restored into it; give one that has seen none",
+                            s.seen->size()));
+  Session fresh(std::make_unique<State>(s.engine, without_protected(s.options), s.own_engine));
+  fresh.state_->backend->take_room(*s.backend);
+  fresh.state_->room = std::move(s.room);
+  return restored(std::move(fresh), SessionFile(path), s.options.protect);
+}
+
 Session Session::restored(Session session, const SessionFile& file,
                           const std::vector<TokenRange>& protect) {
   State& state = *session.state_;

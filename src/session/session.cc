@@ -315,14 +315,27 @@ void Session::protect(std::span<const TokenRange> ranges) {
   state_->options.protect.insert(state_->options.protect.end(), ranges.begin(), ranges.end());
 }
 
+void Session::State::check_room(size_t tokens) const {
+  check_usable();
+  if (tokens <= options.context - seen->size()) return;
+  throw Error(ErrorCode::kContextFull,
+              fmt::format("room for {} tokens after the {} already seen, in a context of {}; "
+                          "raise it (-c), or ask for fewer",
+                          tokens, seen->size(), options.context));
+}
+
+size_t Session::room(size_t tokens) const {
+  const State& s = *state_;
+  s.check_room(tokens);
+  if (const auto bytes = s.backend->room({tokens, s.at_once(tokens), true})) return *bytes;
+  return estimate_ledger(model().config(), s.options, s.seen->size() + tokens,
+                         s.engine->options().device)
+      .total_bytes();
+}
+
 void Session::reserve(size_t tokens) {
   State& s = *state_;
-  s.check_usable();
-  if (tokens > s.options.context - s.seen->size())
-    throw Error(ErrorCode::kContextFull,
-                fmt::format("room for {} tokens after the {} already seen, in a context of {}; "
-                            "raise it (-c), or ask for fewer",
-                            tokens, s.seen->size(), s.options.context));
+  s.check_room(tokens);
   s.drop(s.reading);
   if (tokens > 0) {
     s.backend->own();
@@ -355,7 +368,9 @@ std::span<const int32_t> Session::token_ids() const { return *state_->seen; }
 std::vector<AttentionError> Session::attention_errors() const {
   return state_->backend->attention_errors();
 }
-HeadRows Session::rows(int layer, int head) const { return state_->backend->rows(layer, head); }
+HeadRows Session::rows(int layer, int head) const {
+  return state_->backend->rows(layer, head);
+}
 const Model& Session::model() const { return *state_->engine->model(); }
 const std::shared_ptr<Engine>& Session::engine() const { return state_->engine; }
 const SessionOptions& Session::options() const { return state_->options; }

@@ -75,6 +75,8 @@ struct Session::State {
   /// Throws for tokens that cannot be appended.
   void check(std::span<const int32_t> ids, Append how) const;
   void check_usable() const;
+  /// Throws for room that cannot be asked for.
+  void check_room(size_t tokens) const;
   /// Whether tokens that come so are of a prompt that is read exactly.
   bool reads_exactly(Append how, size_t tokens) const {
     return options.policy.prompt != PromptReading::kChunks && (tokens > 1 || how != Append::kWhole);
