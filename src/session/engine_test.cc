@@ -13,9 +13,11 @@
 
 #include "pith/error.h"
 #include "pith/generate.h"
+#include "pith/prefix_tree.h"
 #include "pith/session.h"
 #include "session/test_company.h"
 #include "session/test_demo.h"
+#include "session/test_refused.h"
 
 namespace pith {
 namespace {
@@ -152,6 +154,49 @@ Session in_pieces(const std::shared_ptr<Engine>& engine, const std::string& poli
   }
   return session;
 }
+
+// NOLINTBEGIN(bugprone-use-after-move): that is what is tried.
+TEST(Session, ThatWasMovedFromIsRefused) {
+  const auto e = std::make_shared<Engine>(demo(), small_engine());
+  Session session(e, with_policy("exact"));
+  session.append(some_ids(20, 1));
+  const Session moved = std::move(session);
+  EXPECT_EQ(moved.tokens(), 20u);
+  const int32_t token = 1;
+  Sampler greedy({.temperature = 0});
+  PrefixTree tree(e, {.max_bytes = size_t{1} << 20});
+  const std::function<void()> calls[] = {
+      [&] { session.decode(token); },
+      [&] {
+        session.append({&token, 1}, Append::kPart);
+      },
+      [&] { session.sample(greedy); },
+      [&] {
+        session.score({&token, 1});
+      },
+      [&] {
+        session.prefill_logits({&token, 1}, {});
+      },
+      [&] { session.protect({}); },
+      [&] { session.try_reserve(1); },
+      [&] { (void)session.room(1); },
+      [&] { session.save([](auto) {}); },
+      [&] { Session::restore(std::move(session), "none"); },
+      [&] { session.fork(); },
+      [&] { (void)session.tokens(); },
+      [&] { (void)session.token_ids(); },
+      [&] { (void)session.ledger(); },
+      [&] { (void)session.rows(0, 0); },
+      [&] { (void)session.describe_policy(); },
+      [&] { tree.keep(session, {}); },
+      [&] { PromptReader(session, {}); },
+  };
+  for (size_t i = 0; i < std::size(calls); ++i) {
+    SCOPED_TRACE(i);
+    test::refused(ErrorCode::kInvalidArgument, "moved from", calls[i]);
+  }
+}
+// NOLINTEND(bugprone-use-after-move)
 
 TEST(Append, APromptInPiecesIsThePromptAtOnceIfItIsCutWhereTheEngineCuts) {
   const auto engine = std::make_shared<Engine>(demo(), small_engine());

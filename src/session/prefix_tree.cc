@@ -349,7 +349,7 @@ void PrefixTree::read(Session& session, const Prompt& prompt, const Progress& pr
 
 bool PrefixTree::keep(const Session& session, const Prompt& prompt) {
   State& s = *state_;
-  const Session::State& state = *session.state_;
+  const Session::State& state = there(session.state_);
   state.check_usable();
   if (session.engine() != s.engine)
     throw Error(ErrorCode::kInvalidArgument,

@@ -94,7 +94,7 @@ SessionKey session_key(const Engine& engine, const SessionOptions& o) {
 }
 
 SessionContents Session::contents(const SaveOptions& options) const {
-  state_->check_usable();
+  there(state_).check_usable();
   const int layers = state_->engine->model()->config().layers;
   SessionContents contents{file_key(*state_->engine, state_->device(), state_->options),
                            *state_->seen, sections_of(*state_->backend, layers), options.note};
@@ -131,7 +131,7 @@ Session Session::restore(std::shared_ptr<Engine> engine, std::span<const std::by
 }
 
 Session Session::restore(Session empty, const std::filesystem::path& path) {
-  State& s = *empty.state_;
+  State& s = there(empty.state_);
   s.check_usable();
   if (!s.seen->empty())
     throw Error(ErrorCode::kInvalidArgument,

@@ -245,13 +245,13 @@ Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 
 Session Session::fork(Copy when) const {
-  Session fork(std::make_unique<State>(*state_));
+  Session fork(std::make_unique<State>(there(state_)));
   if (when == Copy::kNow) fork.state_->backend->own();
   return fork;
 }
 
 std::span<const float> Session::prefill(std::span<const int32_t> ids, const Progress& progress) {
-  state_->check(ids, Append::kWhole);
+  there(state_).check(ids, Append::kWhole);
   const State::Settles then(*state_);
   state_->run(ids, Append::kWhole, {.progress = progress, .logits = true});
   const std::lock_guard turn(state_->shared().turn);
@@ -263,13 +263,13 @@ void Session::append(std::span<const int32_t> ids, const Progress& progress) {
 }
 
 void Session::append(std::span<const int32_t> ids, Append how, const Progress& progress) {
-  state_->check(ids, how);
+  there(state_).check(ids, how);
   const State::Settles then(*state_);
   state_->run(ids, how, {.progress = progress});
 }
 
 int32_t Session::sample(Sampler& sampler) {
-  state_->check_usable();
+  there(state_).check_usable();
   if (state_->seen->empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "nothing was appended yet; a token is drawn after one that is there");
@@ -284,13 +284,13 @@ int32_t Session::sample(Sampler& sampler) {
 std::span<const float> Session::decode(int32_t token) { return prefill({&token, 1}); }
 
 void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sink) {
-  state_->check(ids, Append::kWhole);
+  there(state_).check(ids, Append::kWhole);
   const State::Settles then(*state_);
   state_->run(ids, Append::kWhole, {.sink = sink});
 }
 
 std::vector<TokenScore> Session::score(std::span<const int32_t> ids) {
-  state_->check(ids, Append::kWhole);
+  there(state_).check(ids, Append::kWhole);
   std::vector<TokenScore> scores(ids.size());
   const auto vocabulary = static_cast<size_t>(model().config().vocab);
   const auto look = [&](const float* logits, size_t at) {
@@ -309,7 +309,7 @@ std::vector<TokenScore> Session::score(std::span<const int32_t> ids) {
 }
 
 void Session::protect(std::span<const TokenRange> ranges) {
-  state_->check_usable();
+  there(state_).check_usable();
   state_->backend->protect(ranges);
   state_->drop(state_->reading);
   state_->options.protect.insert(state_->options.protect.end(), ranges.begin(), ranges.end());
@@ -325,7 +325,7 @@ void Session::State::check_room(size_t tokens) const {
 }
 
 size_t Session::room(size_t tokens) const {
-  const State& s = *state_;
+  const State& s = there(state_);
   s.check_room(tokens);
   if (const auto bytes = s.backend->room({tokens, s.at_once(tokens), true})) return *bytes;
   return estimate_ledger(model().config(), s.options, s.seen->size() + tokens,
@@ -334,7 +334,7 @@ size_t Session::room(size_t tokens) const {
 }
 
 void Session::reserve(size_t tokens) {
-  State& s = *state_;
+  State& s = there(state_);
   s.check_room(tokens);
   s.drop(s.reading);
   if (tokens > 0) {
@@ -362,24 +362,24 @@ bool Session::try_reserve(size_t tokens) {
   return true;
 }
 
-size_t Session::tokens() const { return state_->seen->size(); }
-size_t Session::context() const { return state_->options.context; }
-std::span<const int32_t> Session::token_ids() const { return *state_->seen; }
+size_t Session::tokens() const { return there(state_).seen->size(); }
+size_t Session::context() const { return there(state_).options.context; }
+std::span<const int32_t> Session::token_ids() const { return *there(state_).seen; }
 std::vector<AttentionError> Session::attention_errors() const {
-  return state_->backend->attention_errors();
+  return there(state_).backend->attention_errors();
 }
 HeadRows Session::rows(int layer, int head) const {
-  return state_->backend->rows(layer, head);
+  return there(state_).backend->rows(layer, head);
 }
-const Model& Session::model() const { return *state_->engine->model(); }
-const std::shared_ptr<Engine>& Session::engine() const { return state_->engine; }
-const SessionOptions& Session::options() const { return state_->options; }
-std::string Session::describe_policy() const { return state_->backend->describe_policy(); }
-int Session::threads() const { return state_->engine->threads(); }
-const char* Session::isa() const { return state_->engine->isa(); }
+const Model& Session::model() const { return *there(state_).engine->model(); }
+const std::shared_ptr<Engine>& Session::engine() const { return there(state_).engine; }
+const SessionOptions& Session::options() const { return there(state_).options; }
+std::string Session::describe_policy() const { return there(state_).backend->describe_policy(); }
+int Session::threads() const { return there(state_).engine->threads(); }
+const char* Session::isa() const { return there(state_).engine->isa(); }
 
 Ledger Session::ledger() const {
-  Ledger ledger = state_->backend->ledger();
+  Ledger ledger = there(state_).backend->ledger();
   if (!state_->own_engine) return ledger;
   const MemoryCounter& all = state_->device().memory();
   ledger.scratch = all.bytes(MemoryKind::kScratch);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/copy_on_write.h"
+#include "pith/error.h"
 #include "policy/resolved.h"
 #include "session/backend.h"
 
@@ -100,6 +101,14 @@ struct Session::State {
   /// Notes why the layers disagree.
   void fail(const std::exception_ptr& why);
 };
+
+/// What is inside a session. Throws for one that was moved from.
+template <class T>
+T& there(const std::unique_ptr<T>& state) {
+  if (state) return *state;
+  throw Error(ErrorCode::kInvalidArgument,
+              "a session that was moved from; use the one that it was moved to");
+}
 
 inline bool ends_prompt(Append how, size_t tokens) {
   return how == Append::kPromptEnds || (how == Append::kWhole && tokens > 1);
