@@ -82,7 +82,7 @@ struct Work {
   // Results.
   int32_t next = -1;                  ///< the token drawn
   std::optional<Error> failure = {};  ///< the error that Session::append or sample would throw
-  /// The tokens were appended, even where making or drawing from their logits failed.
+  /// The tokens were appended, even where what follows failed: logits, a draw, a prompt's end.
   bool appended = false;
   /// The prompt is not read through: give the same work again. Until then the session is as it was
   /// before; whatever else is done to it drops what was read.

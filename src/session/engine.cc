@@ -132,14 +132,29 @@ class Engine::Step {
     each([](Work& w, Session::State& s) {
       if (is_token(w)) return;
       const Session::State::Settles then(s);
+      const Appended says(w, s);
       s.run(w.tokens, w.append, {.slice = w.slice});
       w.goes_on = s.reading != nullptr;
-      w.appended = !w.goes_on;
     });
     finish([](const Work& w) { return !is_token(w) && !w.goes_on; });
   }
 
  private:
+  /// Says in a work, when it goes, whether its tokens came, also where what followed failed.
+  class Appended {
+   public:
+    Appended(Work& work, const Session::State& state)
+        : work_(work), state_(state), all_(state.seen->size() + work.tokens.size()) {}
+    ~Appended() { work_.appended = state_.seen->size() == all_; }
+    Appended(const Appended&) = delete;
+    Appended& operator=(const Appended&) = delete;
+
+   private:
+    Work& work_;
+    const Session::State& state_;
+    size_t all_;
+  };
+
   static Session::State& state_of(const Work& w) { return *w.session->state_; }
   /// One that goes with others in one pass.
   static bool is_token(const Work& w) {
