@@ -265,9 +265,12 @@ int bench(const BenchOptions& o) {
   std::vector<std::string> policies = o.policies;
   if (policies.empty()) policies = {"exact"};
   for (const std::string& policy : policies) Policy::parse(policy);
-  if (o.separate_prompts && o.sessions.empty() && o.memory == 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                "--separate-prompts is for conversations in one pass: add --sessions or --memory");
+  for (const auto& [asked, option] : {std::pair(o.separate_prompts, "--separate-prompts"),
+                                      std::pair(o.arriving > 0, "--arriving")})
+    if (asked && o.sessions.empty() && o.memory == 0)
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{} is for conversations in one pass: add --sessions or --memory", option));
   const auto model = load_model(o.engine);
   if (!o.sessions.empty() || o.memory > 0) return bench_sessions(model, o, policies);
   Bench bench(model, o);
@@ -343,6 +346,8 @@ void add_bench(CLI::App& root, Action& action) {
   app->add_flag("--separate-prompts", o->separate_prompts,
                 "Each of those conversations reads a prompt of its own, all in one step")
       ->group("Bench");
+  count("--arriving", o->arriving,
+        "Times their steps also while a prompt of N tokens is read, a chunk per step", 0);
   app->footer(
       "Examples:\n"
       "  pith bench -m models/demo -d 0,2048,8192\n"

@@ -17,6 +17,7 @@ struct BenchOptions {
   std::vector<int64_t> sessions;  ///< empty: one at a time, by depths
   size_t memory = 0;              ///< bytes; as many sessions as they admit
   bool separate_prompts = false;  ///< each session reads its own, all in one step
+  int64_t arriving = 0;           ///< tokens of a prompt that comes while the sessions decode
   int64_t prompt = 512, generate = 64, repeats = 3;
 };
 

@@ -12,6 +12,7 @@
 #include "console.h"
 #include "interrupt.h"
 #include "pith/error.h"
+#include "pith/prefix_tree.h"
 #include "report.h"
 
 namespace pith::cli {
@@ -34,9 +35,11 @@ struct Point {
   bool admitted = false;            ///< the number is what the memory holds
   double prompt = 0;                ///< seconds that prompts took: one, or one of each session
   std::vector<double> decode = {};  ///< seconds of all steps, one a repeat
-  double decode_limit = 0;          ///< tokens per second that the bytes allow
-  Ledger ledger = {};               ///< of one session
-  size_t bytes = 0;                 ///< of the engine and all sessions
+  /// Seconds of each step, before and while another prompt comes.
+  std::vector<double> before = {}, arriving = {};
+  double decode_limit = 0;  ///< tokens per second that the bytes allow
+  Ledger ledger = {};       ///< of one session
+  size_t bytes = 0;         ///< of the engine and all sessions
 };
 
 class SessionsBench {
@@ -70,6 +73,7 @@ class SessionsBench {
       for (Point& p : points) measure(p, base);
     for (Point& p : points) {
       if (o_.separate_prompts) p.prompt = read_prompts(engine, p.sessions);
+      if (o_.arriving > 0) arrive(p, base);
       p.decode_limit = decode_limit(read, *model_, p.ledger, p.sessions);
     }
     return points;
@@ -81,6 +85,10 @@ class SessionsBench {
     engine.policy.policy = policy_;
     StandaloneOptions options = session_options(engine);
     options.context = std::max(options.context, static_cast<size_t>(o_.prompt) + steps() + 64);
+    // Sessions decode a token for each chunk of a prompt that arrives.
+    if (o_.arriving > 0)
+      options.context =
+          std::max(options.context, static_cast<size_t>(o_.prompt + o_.arriving) + steps() + 64);
     if (o_.memory > 0) options.memory_limit = room();
     for (size_t i = 0; !admitted_ && i < o_.sessions.size(); ++i)
       options.parallel =
@@ -204,6 +212,35 @@ class SessionsBench {
     p.bytes = base.engine()->bytes_in_use();
   }
 
+  /// As a scheduler runs: all that decode, and a chunk of the prompt that comes.
+  void arrive(Point& p, const Session& base) const {
+    std::vector<Session> sessions;
+    for (size_t i = 0; i < p.sessions; ++i) sessions.push_back(base.fork());
+    std::vector<Sampler> greedy(p.sessions, Sampler({.temperature = 0}));
+    std::vector<int32_t> ids = random_tokens(p.sessions, vocab(), 3);
+    const auto prompt = random_tokens(static_cast<size_t>(o_.arriving), vocab(), 4);
+    Session comes(base.engine(), static_cast<const SessionOptions&>(options_));
+    PromptReader reader(comes, Prompt{.tokens = prompt});
+    for (size_t t = 0; !reader.done(); ++t) {
+      std::vector<Work> works;
+      for (size_t i = 0; i < p.sessions; ++i) {
+        works.push_back({&sessions[i], {&ids[i], 1}});
+        works.back().sampler = &greedy[i];
+      }
+      const bool reads = t >= steps();
+      if (reads) {
+        works.push_back(reader.next(comes));
+        works.back().slice = static_cast<size_t>(model_->config().layers);
+      }
+      const auto start = Clock::now();
+      run_step(*base.engine(), works);
+      const double took = seconds_since(start);
+      if (t >= kWarmSteps) (reads ? p.arriving : p.before).push_back(took);
+      for (size_t i = 0; i < p.sessions; ++i) ids[i] = works[i].next;
+      if (reads && !works.back().goes_on) reader.took(works.back());
+    }
+  }
+
   std::shared_ptr<const Model> model_;
   const BenchOptions& o_;
   std::string policy_;
@@ -239,6 +276,18 @@ void print_table(std::span<const Point> points, const BenchOptions& o) {
   }
   write_out(fmt::format("{}, PP {}, TG {}\n{}\n", points.front().policy, o.prompt, o.generate,
                         table.text()));
+  if (o.arriving == 0) return;
+  Table steps({"B", "step", "most", "with it", "most", "steps"});
+  for (const Point& p : points) {
+    const Median before = median(p.before), with = median(p.arriving);
+    const auto ms = [](double seconds) { return fmt::format("{:.1f}", 1000 * seconds); };
+    steps.add({std::to_string(p.sessions) + (p.admitted ? "*" : ""), ms(before.value),
+               ms(before.most), ms(with.value), ms(with.most), std::to_string(p.arriving.size())});
+  }
+  write_out(
+      fmt::format("{}\nstep: ms of a step, median and most; with it: while a prompt of {} "
+                  "tokens is\nread, a chunk in each of so many steps\n\n",
+                  steps.text(), o.arriving));
 }
 
 void print_tables(const std::vector<Point>& points, const BenchOptions& o) {
@@ -259,6 +308,17 @@ void print_tables(const std::vector<Point>& points, const BenchOptions& o) {
 
 Json to_json(const Point& p, const BenchOptions& o) {
   const Median m = median(p.decode);
+  Json steps;
+  if (o.arriving > 0) {
+    const auto of = [](const std::vector<double>& seconds) {
+      const Median all = median(seconds);
+      return Json{{"median", all.value}, {"least", all.least}, {"most", all.most}};
+    };
+    steps = {{"prompt_tokens", o.arriving},
+             {"steps", p.arriving.size()},
+             {"step_seconds_before", of(p.before)},
+             {"step_seconds_while_it_is_read", of(p.arriving)}};
+  }
   return {{"policy", p.policy},
           {"sessions", p.sessions},
           {"admitted_by_memory", p.admitted},
@@ -271,6 +331,7 @@ Json to_json(const Point& p, const BenchOptions& o) {
            static_cast<double>(p.sessions) * static_cast<double>(o.generate) / m.value},
           {"decode_limit_tokens_per_second", p.decode_limit},
           {"bytes_of_all", p.bytes},
+          {"arriving", steps},
           {"ledger", pith::cli::to_json(p.ledger)}};
 }
 
