@@ -235,6 +235,9 @@ class Basics(unittest.TestCase):
         self.assertEqual(self.server.metric("vllm:generation_tokens_total"), before + 5)
         self.assertEqual(self.server.metric("pith_budget_bytes"), 256 << 20)
         self.assertEqual(self.server.metric("pith_reserved_bytes"), 0)
+        # Caches and what answers need: a few MB.
+        self.assertLess(self.server.metric("pith_heap_bytes"), 256 << 20)
+        self.assertGreater(self.server.metric("pith_heap_bytes"), 1 << 20)
 
 
 class Sharing(unittest.TestCase):

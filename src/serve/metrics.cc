@@ -55,6 +55,7 @@ void gauges(Text& t, const Gauges& g) {
       "pith_bytes{{{0},kind=\"caches\"}} {1}\npith_bytes{{{0},kind=\"scratch\"}} "
       "{2}\npith_bytes{{{0},kind=\"weights\"}} {3}\n",
       t.model, g.in_use - std::min(g.scratch, g.in_use), g.scratch, g.weights);
+  t.value("pith_heap_bytes", "gauge", "Of the process, not freed; caches are in it.", g.heap);
   t.head("pith_sessions", "gauge", "Sessions by state.");
   t.out += fmt::format(
       "pith_sessions{{{0},state=\"running\"}} {1}\npith_sessions{{{0},"

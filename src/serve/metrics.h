@@ -35,7 +35,7 @@ struct Gauges {
     uint64_t writes = 0, reads = 0, failures = 0, dropped = 0, taken_over = 0;
   } disk = {};
   size_t budget = 0, reserved = 0, in_use = 0, scratch = 0, weights = 0, snapshot_bytes = 0;
-  size_t snapshots = 0;
+  size_t snapshots = 0, heap = 0;
   uint64_t snapshot_hits = 0, snapshot_misses = 0, snapshot_evictions = 0, tokens_reused = 0;
   uint64_t rows_kept = 0, rows_seen = 0;
 };

@@ -9,6 +9,7 @@
 
 #include "pith/tokenizer.h"
 #include "pith/version.h"
+#include "serve/heap.h"
 #include "serve/listener_agents.h"
 
 namespace pith::serve {
@@ -247,9 +248,10 @@ void Service::props(Visit& v) {
 }
 
 void Service::metrics(Visit& v) {
-  v.reply->send({200,
-                 {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
-                 metrics_.text(scheduler_.gauges())});
+  Gauges now = scheduler_.gauges();
+  now.heap = heap_bytes();
+  v.reply->send(
+      {200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, metrics_.text(now)});
 }
 
 }  // namespace pith::serve
