@@ -253,10 +253,15 @@ static int reports(const pith_engine* engine, int32_t layers, const int32_t* ids
   CHECK(pith_session_protect(session, protect, 1, &error) == PITH_INVALID_ARGUMENT);
   CHECK(pith_session_reserve(session, 1000, &error) == PITH_CONTEXT_FULL);
   CHECK(pith_session_reserve(NULL, 1, &error) == PITH_INVALID_ARGUMENT);
+  size_t room = 0;
+  CHECK(pith_session_room(session, 1000, &room, &error) == PITH_CONTEXT_FULL);
+  CHECK(pith_session_room(session, 20, NULL, &error) == PITH_INVALID_ARGUMENT);
+  CHECK(pith_session_room(session, 20, &room, &error) == PITH_OK && room > 0);
   CHECK(pith_session_reserve(session, 20, &error) == PITH_OK);
   for (int i = 0; i < 4; ++i) CHECK(pith_session_prefill(session, ids, 1, NULL, &error) == PITH_OK);
   pith_engine_info info = {.size = sizeof(info)};
-  CHECK(pith_engine_get_info(engine, &info, &error) == PITH_OK && info.bytes_reserved > 0);
+  CHECK(pith_engine_get_info(engine, &info, &error) == PITH_OK && info.bytes_reserved > 0 &&
+        info.bytes_reserved <= room);
   CHECK(pith_engine_set_memory_limit(engine, 1, &error) == PITH_OK);
   CHECK(pith_session_prefill(session, ids, 1, NULL, &error) == PITH_OK); /* its room is there */
   CHECK(pith_session_reserve(session, 100, &error) == PITH_OUT_OF_MEMORY);

@@ -118,6 +118,9 @@ pith_status pith_prompt_reader_took(pith_prompt_reader* reader, const pith_work*
  * PITH_OUT_OF_MEMORY nothing has changed. Each call replaces the last one's; 0 gives the room back.
  * PITH_UNSUPPORTED on the GPU. */
 pith_status pith_session_reserve(pith_session* session, size_t tokens, pith_error* error);
+/* *bytes gets the most that the session holds until then, what is in use included. */
+pith_status pith_session_room(const pith_session* session, size_t tokens, size_t* bytes,
+                              pith_error* error);
 /* Changes the limit of all that shares the engine's compute, between two passes; 0 = none. */
 pith_status pith_engine_set_memory_limit(const pith_engine* engine, size_t bytes,
                                          pith_error* error);

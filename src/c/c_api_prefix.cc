@@ -209,6 +209,13 @@ pith_status pith_session_reserve(pith_session* session, size_t tokens, pith_erro
   return guarded(error, [&] { given(session, "the session").session.reserve(tokens); });
 }
 
+pith_status pith_session_room(const pith_session* session, size_t tokens, size_t* bytes,
+                              pith_error* error) {
+  return guarded(error, [&] {
+    given(bytes, "the place for the number") = given(session, "the session").session.room(tokens);
+  });
+}
+
 pith_status pith_session_save_as(const pith_session* session, const pith_save_options* options,
                                  pith_error* error) {
   return guarded(error, [&] {
