@@ -16,10 +16,13 @@ constexpr size_t kPanelBytes = size_t{32} << 20;  // of blocks on their way into
 std::shared_ptr<const DeviceWeights> DeviceWeights::of(const std::shared_ptr<const Model>& model) {
   DeviceCopySlot& slot = *model->weights().device_copy;
   const std::lock_guard lock(slot.lock);
-  if (auto copy = slot.copy.lock()) return std::static_pointer_cast<const DeviceWeights>(copy);
   device_info();  // refuses machines without a GPU before anything is asked of one
+  int device = 0;
+  check(cudaGetDevice(&device), "device");
+  if (auto copy = slot.copies[device].lock())
+    return std::static_pointer_cast<const DeviceWeights>(copy);
   std::shared_ptr<const DeviceWeights> made(new DeviceWeights(model));
-  slot.copy = made;
+  slot.copies[device] = made;
   return made;
 }
 

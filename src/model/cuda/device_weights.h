@@ -23,8 +23,8 @@ struct DeviceLayer {
 
 class DeviceWeights {
  public:
-  /// The copy that the model's sessions share, made if there is none yet. Waits for the upload.
-  /// Throws kOutOfMemory.
+  /// The copy that the model's sessions share on the device that is current, made if there is none
+  /// yet. Waits for the upload. Throws kOutOfMemory.
   static std::shared_ptr<const DeviceWeights> of(const std::shared_ptr<const Model>& model);
 
   const ModelConfig& config() const { return model_->config(); }

@@ -2,6 +2,7 @@
 // The tensors of a model, checked against its config. Matrices stay where the file is mapped;
 // norms and biases are small and become f32.
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,11 +33,11 @@ struct LayerWeights {
   Linear gate, up, down;              // [intermediate, hidden] twice, [hidden, intermediate]
 };
 
-/// Where a backend keeps its copy of the weights for as long as a session uses it, so that sessions
-/// over one model share it.
+/// Where a backend keeps its copies of the weights for as long as a session uses them, so that
+/// sessions over one model share that of their device.
 struct DeviceCopySlot {
   std::mutex lock;
-  std::weak_ptr<const void> copy;
+  std::map<int, std::weak_ptr<const void>> copies;  // by device
 };
 
 /// Where digest_of_model (model/loaders/weights_digest.h) puts what it finds.

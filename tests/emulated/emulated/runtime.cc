@@ -42,6 +42,8 @@ constexpr size_t kGuard = 256;
 constexpr unsigned char kFresh = 0xff, kGuardByte = 0xa5;
 constexpr size_t kAllMemory = size_t{16} << 30;
 constexpr size_t kMostShared = size_t{227} << 10;
+constexpr int kDevices = 2;  // names of the one card
+thread_local int current_device = 0;
 
 struct Card {
   std::recursive_mutex turn;
@@ -382,10 +384,14 @@ const char* cudaGetErrorString(cudaError_t error) {
   }
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = emulated::current_device;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= emulated::kDevices) return cudaErrorInvalidDevice;
+  emulated::current_device = device;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
