@@ -11,6 +11,7 @@
 #include "pith/error.h"
 #include "policy/host_room.h"
 #include "policy/refusal.h"
+#include "rows/device_growth.h"
 
 namespace pith {
 namespace {
@@ -199,27 +200,28 @@ std::string CohortPolicy::describe(const ProtectedRows& protect) const {
                      kept.empty() ? "" : fmt::format(" [protected {}]", kept));
 }
 
-// On the GPU stores grow by eighths of what they hold, up to the context, in pieces of 64 rows and
-// blocks of 32; a window before a body has room for twice its rows; a bounded body may have all its
-// room from the first row on. Beside a row lie at most a position and attention mass.
+// Stores of the GPU say how they grow (rows/device_growth.h). Rows that wait to be coded, and those
+// that lie in another store, each with its last piece, are two pieces at most. A bounded body may
+// have all its room from the first row on. Beside a row lie at most a position and attention mass.
 double CohortPolicy::most_free_on_gpu(size_t exact, size_t body, double coded_bytes) const {
-  constexpr size_t kPieces = 128;
-  const size_t side = selector.needs.all() ? 0 : sizeof(int32_t) + sizeof(float);
-  const auto room = [&](size_t rows) {
-    const size_t grown = rows + rows / 8 + kPieces;
-    return budget.context > 0 ? std::min(grown, std::max(rows, budget.context) + kPieces) : grown;
-  };
+  const bool codes = coded_bytes > 0;
+  constexpr size_t kMore = 2 * kDevicePiece;
+  const DeviceGrowth dense{kDevicePiece, 0, budget.context > 0 ? budget.context + kMore : 0};
+  const auto room = [&](size_t rows) { return dense.most_for(rows + kMore); };
   const Rule& keeps = *selector.rule;
   const size_t context = std::max<size_t>(budget.context, 1);
   const bool bounded = keeps.most_rows(context) == keeps.most_rows(2 * context);
   const size_t most_body = bounded ? std::max(body, keeps.most_rows(context)) : body;
   const size_t free_body = room(most_body) - body;
-  const size_t window = schedule.window + 2 * schedule.block + kPieces;
+  const size_t most_window = schedule.window + schedule.block + kDevicePiece;
+  const size_t window = device_window(most_window, true).most_for(1);
   // A sample by rate over codes has up to two groups of each head as they are, and one apart.
-  const size_t tail = coded_bytes > 0 && keeps.by_contents() ? 96 : 0;
-  const size_t free_exact = std::max(window, room(exact) - exact) + tail;
+  const size_t tail = codes && keeps.by_contents() ? 96 : 0;
+  const size_t free_exact =
+      std::max(window - std::min(exact, schedule.window), room(exact) - exact) + tail;
+  const size_t side = selector.needs.all() ? 0 : sizeof(int32_t) + sizeof(float);
   const double row = static_cast<double>(exact_row_bytes());
-  const double of_body = coded_bytes > 0 ? coded_bytes / static_cast<double>(body) : row;
+  const double of_body = codes ? coded_bytes / static_cast<double>(body) : row;
   return static_cast<double>(free_exact) * row + static_cast<double>(free_body) * of_body +
          static_cast<double>((exact + body + free_exact + free_body) * side);
 }

@@ -88,12 +88,9 @@ void CodedStore::announce(size_t rows) {
 }
 
 void CodedStore::reserve() {
-  const size_t needed = (rows_ + 31) / 32, most = (site_.context + 31) / 32;
-  if (needed > capacity()) {
-    size_t room = std::max({needed, capacity() + capacity() / 8, size_t{4}});
-    if (needed <= most) room = std::min(room, most);
-    move_to(room, *this);
-  }
+  const size_t needed = (rows_ + 31) / 32;
+  const DeviceGrowth growth{1, kDeviceBlocks, (site_.context + 31) / 32};
+  if (needed > capacity()) move_to(growth.from(capacity(), needed), *this);
   blocks_ = needed;
 }
 

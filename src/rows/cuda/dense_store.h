@@ -12,6 +12,7 @@
 #include "kernels/cuda/layer.h"
 #include "kernels/cuda/slab.h"
 #include "pith/ledger.h"
+#include "rows/device_growth.h"
 
 namespace pith::cuda {
 
@@ -65,12 +66,12 @@ struct DenseStoreShape {
   size_t most = 0;            ///< rows, where growth by eighths ends; 0 = unknown
   size_t least = 0;           ///< room for so many at once, if for any
 
-  /// Of a window of at most `rows` rows. Twice as much room makes its moves rare, where that is
-  /// little beside the rows behind it.
+  DeviceGrowth growth() const { return {kDevicePiece, least, most}; }
+
+  /// Of a window of at most `rows` rows.
   static DenseStoreShape window(size_t heads, size_t dim, size_t rows, bool roomy) {
-    const size_t twice = (2 * rows + 31) / 32 * 32;
-    return roomy ? DenseStoreShape{heads, dim, twice, twice}
-                 : DenseStoreShape{heads, dim, rows + rows / 15 + 64, 0};
+    const DeviceGrowth growth = device_window(rows, roomy);
+    return {heads, dim, growth.most, growth.least};
   }
   friend bool operator==(const DenseStoreShape&, const DenseStoreShape&) = default;
 };

@@ -36,7 +36,6 @@ namespace pith::cuda {
 namespace {
 
 constexpr size_t kPieceRows = 8192;  // unpacked at a time
-constexpr size_t kRoom = 64;         // rows that room for positions is made in
 
 struct RateRule {
   double rate = 1;
@@ -46,9 +45,7 @@ struct RateRule {
   bool evicted = false;  ///< rows come from a heavy store
 };
 
-size_t grown(size_t needed, size_t capacity) {
-  return (std::max(needed, capacity + capacity / 8) + kRoom - 1) / kRoom * kRoom;
-}
+constexpr DeviceGrowth kPositions{kDevicePiece};
 
 /// f(moves) for as many as a launch takes, until all have been.
 template <class F>
@@ -193,7 +190,7 @@ void RateStore::announce(size_t rows) {
   std::vector<size_t> after = drawn(rows);
   // Rows held move before the new ones come: their number is still the old.
   const size_t needed = *std::ranges::max_element(after), room = positions_.capacity();
-  if (needed > room) positions_.renew(grown(needed, room), {0, most()});
+  if (needed > room) positions_.renew(kPositions.from(room, needed), {0, most()});
   counts_.set(std::move(after));
   const size_t rows_now = codes_ ? most_coded() : most();
   const size_t more = rows_now - std::min(rows_now, codes_ ? codes_->rows() : dense_.rows());
@@ -379,7 +376,7 @@ void RateStore::archive_counts(Archive& a, size_t tokens) {
   a.check_left(*std::ranges::max_element(each), sizeof(int32_t));
   if (a.loads()) {
     counts_.set(each);
-    if (most() > 0) positions_.renew(grown(most(), 0));
+    if (most() > 0) positions_.renew(kPositions.from(0, most()));
     put(held_.at<int32_t>(), {each.begin(), each.end()}, site_.stream);
   }
   for (size_t g = 0; g < site_.heads; ++g) {
