@@ -13,6 +13,7 @@
 #include "args.h"
 #include "bandwidth.h"
 #include "bench.h"
+#include "bench_prompt.h"
 #include "bench_sessions.h"
 #include "commands.h"
 #include "console.h"
@@ -97,6 +98,7 @@ struct Line {
   double decode_limit = 0;  // tokens per second that the bytes allow
   Ledger ledger;
   size_t counted = 0, in_use = 0;  // bytes on the GPU: by pith's books, and by the driver's
+  PromptPeak prompt = {};
 };
 
 class Bench {
@@ -146,6 +148,7 @@ class Bench {
                    [&](size_t done, size_t total) { return bar.update(done, total); });
     check_cancelled();
     Line line{policy, depth, {}, {}, {}, 0, base.ledger()};
+    line.prompt = prompt_peak(base, depth);
     line.counted = model_->weight_bytes() + line.ledger.total_bytes();
     if (on_gpu()) line.in_use = cuda_bytes_in_use();
     std::vector<double> prefill, decode;
@@ -157,7 +160,8 @@ class Bench {
     if (!prefill.empty()) line.prefill = median(prefill);
     if (!decode.empty()) line.decode = median(decode);
     check_cancelled();
-    if (depth > 0 && !on_gpu())
+    // Its rows come in chunks.
+    if (depth > 0 && !on_gpu() && options.policy.prompt == PromptReading::kChunks)
       line.attention = attention_speed(context_, model_->config(), options.policy, depth);
     check_cancelled();
     line.decode_limit = decode_limit(read_, *model_, line.ledger, 1);
@@ -238,6 +242,8 @@ void print_table(const std::vector<Line>& lines, double read, bool gpu) {
              "read per second by one token's attention over random rows; of read: of the\n"
              "measured read bandwidth (above 100% where the cache fits the processor's own);\n"
              "rows: per KV head\n"));
+  for (const Line& l : lines)
+    if (l.prompt.tokens > 0) write_out("\n" + text_of(l.prompt, l.policy));
 }
 
 Json to_json(const Median& m) {
@@ -254,6 +260,7 @@ Json to_json(const Line& l) {
           {"attention_bytes", l.attention.bytes},
           {"gpu_bytes_counted", l.in_use > 0 ? l.counted : 0},
           {"gpu_bytes_in_use", l.in_use},
+          {"prompt", l.prompt.tokens > 0 ? to_json(l.prompt) : Json()},
           {"ledger", pith::cli::to_json(l.ledger)}};
 }
 

@@ -1,5 +1,9 @@
 #include "model/prompt_blocks.h"
 
+#include <algorithm>
+
+#include "select/wide_room.h"
+
 namespace pith {
 namespace {
 
@@ -29,22 +33,40 @@ std::vector<PromptRange> prompt_blocks(size_t tokens, size_t most) {
   return blocks;
 }
 
-size_t prompt_bytes(const ModelConfig& config, const Policy& policy, size_t tokens, Device device) {
-  if (policy.prompt == PromptReading::kChunks) return 0;
+size_t prompt_bytes(const ModelConfig& config, PromptReading reading, size_t tokens) {
+  if (reading == PromptReading::kChunks) return 0;
+  const size_t rows = 2 * static_cast<size_t>(config.kv_heads * config.head_dim);
+  // Rows that gather until the selection are stored once more, and once more on their way from
+  // one store to another.
+  const size_t layers = reading == PromptReading::kOnce ? 3 : 1;
+  return tokens * (static_cast<size_t>(config.hidden + config.kv_heads) + layers * rows) *
+         sizeof(float);
+}
+
+size_t prompt_bytes_on_gpu(const ModelConfig& config, const ResolvedPolicy& policy, size_t tokens) {
+  if (policy.prompt() == PromptReading::kChunks) return 0;
   const auto hidden = static_cast<size_t>(config.hidden);
   const auto kv_heads = static_cast<size_t>(config.kv_heads);
   const auto dim = static_cast<size_t>(config.head_dim);
-  const size_t rows = 2 * kv_heads * dim;
-  if (device == Device::kCuda) {
-    // The residual stream; queries, their results in numbers of up to 32 bits and the partial ones;
-    // angles of two RoPEs; a layer's rows of 16 bits, and numbers beside them.
-    const auto queries = static_cast<size_t>(config.query_heads) * dim;
-    return tokens * (4 * hidden + 10 * queries + 8 * dim + 2 * rows + 16 * kv_heads);
+  size_t wide = 0;      // scratch of halvings
+  bool staged = false;  // rows that are not heavy wait for their body
+  for (int l = 0; l < config.layers; ++l) {
+    size_t of_layer = 0;
+    for (const CohortPolicy& c : policy.layer(l)) {
+      const Needs& needs = c.selector.needs;
+      staged |= needs.evicts > 0;
+      if (needs.body == Needs::Body::kCoreset)
+        of_layer += c.heads.size() * wide_coreset_bytes(needs.halves);
+    }
+    wide = std::max(wide, of_layer);
   }
-  // Rows that gather until the selection are stored once more, and once more on their way from
-  // one store to another.
-  const size_t layers = policy.prompt == PromptReading::kOnce ? 3 : 1;
-  return tokens * (hidden + layers * rows + kv_heads) * sizeof(float);
+  // Rows that gather may be codes as well, and given back by these.
+  const size_t layers = 1 + (staged ? 1 : 0) + (policy.prompt() == PromptReading::kOnce ? 2 : 0);
+  // The residual stream; queries, their results in numbers of up to 32 bits and the partial ones;
+  // angles of two RoPEs; a layer's rows of 16 bits, and numbers beside them.
+  const size_t rows = 2 * kv_heads * dim;
+  const auto queries = static_cast<size_t>(config.query_heads) * dim;
+  return wide + tokens * (4 * hidden + 10 * queries + 8 * dim + layers * 2 * rows + 16 * kv_heads);
 }
 
 }  // namespace pith

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <vector>
 
-#include "pith/device.h"
 #include "pith/model.h"
 #include "pith/policy.h"
+#include "policy/resolved.h"
 
 namespace pith {
 
@@ -18,7 +18,10 @@ struct PromptRange {
 /// Those of `tokens` tokens, of at most about `most` each.
 std::vector<PromptRange> prompt_blocks(size_t tokens, size_t most);
 
-/// Bytes that reading `tokens` tokens takes at most, beside what the cache comes to hold.
-size_t prompt_bytes(const ModelConfig& config, const Policy& policy, size_t tokens, Device device);
+/// Bytes that reading `tokens` tokens takes at most on the CPU, beside what the cache comes to
+/// hold.
+size_t prompt_bytes(const ModelConfig& config, PromptReading reading, size_t tokens);
+/// The same on the GPU, where rows are selected by kernels with room of their own.
+size_t prompt_bytes_on_gpu(const ModelConfig& config, const ResolvedPolicy& policy, size_t tokens);
 
 }  // namespace pith

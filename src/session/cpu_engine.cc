@@ -118,9 +118,11 @@ class Held {
 class CpuSession final : public SessionBackend {
  public:
   CpuSession(std::shared_ptr<const Held> empty, const ModelConfig& config, const SessionOptions& o)
-      : config_(config), policy_(o.policy), held_(std::make_unique<Held>(std::move(empty), o)) {}
+      : config_(config),
+        prompt_(o.policy.prompt),
+        held_(std::make_unique<Held>(std::move(empty), o)) {}
   /// Room that is set aside is the original's.
-  CpuSession(const CpuSession& o) : config_(o.config_), policy_(o.policy_), held_(o.held_) {}
+  CpuSession(const CpuSession& o) : config_(o.config_), prompt_(o.prompt_), held_(o.held_) {}
 
   std::unique_ptr<SessionBackend> clone() const override {
     return std::make_unique<CpuSession>(*this);
@@ -221,12 +223,12 @@ class CpuSession final : public SessionBackend {
     Bound b{now, now + tokens, asked.at_once, asked.logits, {}};
     b.room = held_->cache().room(tokens, asked.at_once);
     b.room.cache += held_->state_bytes(asked.logits, static_cast<size_t>(config_.vocab));
-    if (asked.tokens > 1) b.room.beside += prompt_bytes(config_, policy_, tokens, Device::kCpu);
+    if (asked.tokens > 1) b.room.beside += prompt_bytes(config_, prompt_, tokens);
     return b;
   }
 
   const ModelConfig& config_;
-  Policy policy_;
+  PromptReading prompt_;
   CopyOnWrite<Held> held_;
   std::optional<Bound> asked_;        // the last that was found
   size_t kept_ = 0, kept_until_ = 0;  // bytes for so many tokens in all

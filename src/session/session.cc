@@ -400,7 +400,8 @@ Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options,
   most.scratch += grown_bytes(static_cast<size_t>(config.hidden) * sizeof(float));
   if (device == Device::kCpu)
     most.scratch += grown_bytes(static_cast<size_t>(config.vocab) * sizeof(float));
-  most.scratch += prompt_bytes(config, o.policy, tokens, device);
+  most.scratch += device == Device::kCpu ? prompt_bytes(config, o.policy.prompt, tokens)
+                                         : prompt_bytes_on_gpu(config, policy, tokens);
   return most;
 }
 

@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/device.h"
 #include "pith/dtype.h"
+#include "select/wide_room.h"
 
 namespace pith {
 struct HalvingRule;
@@ -70,13 +71,11 @@ struct HalvingCall {
 /// One launch for all runs.
 void halve_batch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t stream);
 
-/// Rows of a run from which halve_wide pays: a block walks through as many by itself.
-inline constexpr int kWidePanel = 256;
 /// Numbers that halve_wide needs room for.
 size_t wide_numbers(const HalvingCall& call);
 /// The same rows stay, of few runs of pairs, by all blocks of the device: panel by panel of the
 /// rows one block per run walks, then blocks for 64 rows each add its part to the sums of the rows
-/// behind it. Two launches for each kWidePanel rows.
+/// behind it. Two launches for each kWidePanel rows; pays from runs of more on.
 void halve_wide(const DeviceHalvingRule& rule, const HalvingCall& call, float* room,
                 cudaStream_t stream);
 

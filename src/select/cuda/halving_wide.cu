@@ -12,20 +12,14 @@ namespace {
 
 constexpr int kPanelTiles = kWidePanel / kWalkTile;
 constexpr int kTileSums = 2 * kWalkThreads;  // of a thread two rows
+static_assert(WideRoom::kTile == kWalkTile && WideRoom::kTileSums == kTileSums);
 
-/// A launch's parameters. The room of a run: what is known of it, [2, S] offsets and signs, and
-/// [tiles, 2, threads] sums.
+/// A launch's parameters. The room of a run is WideRoom's; sums are [tiles, 2, threads].
 struct WideCall {
   DeviceHalvingRule rule;
   HalvingCall call;
   float* room;
   int first, end;  // tiles of the panel
-
-  static __host__ __device__ size_t numbers_of_run(int size) {
-    const size_t rows = RunSpace<64, true>::padded(size);
-    return kKnown + 2 * rows + rows / kWalkTile * kTileSums;
-  }
-  static constexpr int kKnown = 8;
 };
 
 /// Known of a run between launches.
@@ -33,7 +27,7 @@ struct WideState {
   RunConstants constants;
   WalkState walk;
 };
-static_assert(sizeof(WideState) <= WideCall::kKnown * sizeof(float));
+static_assert(sizeof(WideState) <= WideRoom::kKnown * sizeof(float));
 
 /// The run of this block.
 template <class T, int D>
@@ -41,9 +35,9 @@ struct WideRun {
   const WideCall& p;
   size_t head = blockIdx.z, group = blockIdx.y;
   RunRows rows = rows_of(p.call, head, group);
-  float* room = p.room + (head * p.call.groups + group) * WideCall::numbers_of_run(p.call.size);
+  float* room = p.room + (head * p.call.groups + group) * WideRoom::numbers_of_run(p.call.size);
   RunSpace<D, true> space = {launched_shared<char>(), RunSpace<D, true>::padded(p.call.size),
-                             room + WideCall::kKnown};
+                             room + WideRoom::kKnown};
 
   __device__ WideState& state() const { return *reinterpret_cast<WideState*>(room); }
   /// This thread's share of a tile's sums.
@@ -127,7 +121,7 @@ void launch(const DeviceHalvingRule& rule, const HalvingCall& call, float* room,
 }  // namespace
 
 size_t wide_numbers(const HalvingCall& call) {
-  return static_cast<size_t>(call.heads) * call.groups * WideCall::numbers_of_run(call.size);
+  return static_cast<size_t>(call.heads) * call.groups * WideRoom::numbers_of_run(call.size);
 }
 
 void halve_wide(const DeviceHalvingRule& rule, const HalvingCall& call, float* room,
