@@ -51,7 +51,8 @@ void KeepCells::end_prompt(PlanState& state, Steps& steps) const {
     const uint32_t held = state.body();
     const size_t stride = cells_.whole_stride(held);
     const auto keep = static_cast<uint32_t>(cells_.kept_new(held, stride));
-    steps.push_back({.op = Op::kJudge, .held = held, .keep = keep, .size = stride});
+    const auto old = static_cast<uint32_t>(state.own[kOld]);
+    steps.push_back({.op = Op::kJudge, .held = held, .keep = keep, .old = old, .size = stride});
     state.own[kOld] = state.body() = keep;
   }
   if (state.body() > cells_.threshold) sample_prompt(state, cells_.most_of_prompt(), steps);

@@ -50,12 +50,11 @@ struct Step {
   /// together the best.
   bool shared = false;
   uint32_t rows = 0;
-  uint32_t held = 0;  ///< kJudge, kSplit
-  uint32_t keep = 0;  ///< kJudge, kSplit; kJudge: kByContents if the choice says how many
-  uint32_t old = 0;   ///< kJudge: the first of `held`, which a selection left
-  /// kPick, kHalve; kJudge by cells: rows before `first`, and the last `behind`, stay as they are.
-  uint32_t first = 0;
-  uint32_t behind = 0;  ///< kHalve, kJudge
+  uint32_t held = 0;    ///< kJudge, kSplit
+  uint32_t keep = 0;    ///< kJudge, kSplit; kJudge: kByContents if the choice says how many
+  uint32_t old = 0;     ///< kJudge: the first of `held`, which a selection left
+  uint32_t first = 0;   ///< kPick, kHalve; kJudge: where cells begin, rows before them stay
+  uint32_t behind = 0;  ///< kHalve; kJudge: so many rows behind the cells stay
   uint32_t tag = 0;     ///< kPick, kHalve
   uint32_t least = 0;   ///< kJudge, if shared; kSplit: of `keep` those that stay for their keys
   uint64_t size = 0;  ///< kPick; kJudge: rows of a cell, where the choice goes by cells of one size

@@ -44,7 +44,6 @@ Limit Limit::of_group(const std::string& method, const std::string& parameter, s
 std::string Needs::text() const {
   std::vector<std::string> words{text_of(body)};
   if (halves > 0) words.push_back(fmt::format("halvings of {} rows", halves));
-  if (!cpu_alone.empty()) words.push_back(std::string(cpu_alone) + " (the CPU's alone)");
   if (gathered) words.emplace_back("whole prompts");
   if (evicts > 0) words.push_back(fmt::format("heavy rows, of which {} leave together", evicts));
   if (mass) words.emplace_back("attention mass");
@@ -77,7 +76,6 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .positions = true,
                                  .turns_protected = true,
                                  .gathers = true,
-                                 .any_parameter = true,
                                  .halves = 0};
   static const DeviceOffers kGpu{.name = "the GPU",
                                  .dims = {64, 128, 256},
@@ -88,7 +86,6 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .positions = false,
                                  .turns_protected = false,
                                  .gathers = false,
-                                 .any_parameter = false,
                                  .halves = 16384};
   return device == Device::kCuda ? kGpu : kCpu;
 }
@@ -195,9 +192,6 @@ std::vector<Difference> compare(const Asked& a) {
   require(found, d.halves == 0 || n.halves <= d.most_halves(a.head_dim),
           fmt::format("{} with halvings of {} rows", a.selector, n.halves),
           fmt::format("at most {} rows are halved at once", d.most_halves(a.head_dim)));
-  require(found, d.any_parameter || n.cpu_alone.empty(),
-          fmt::format("{} with {}", a.selector, n.cpu_alone),
-          fmt::format("{} without it is there", a.selector));
   require(
       found, !n.gathered || a.prompt == PromptReading::kOnce,
       fmt::format("a selection of a prompt's rows in one pass with prompt={}", to_string(a.prompt)),

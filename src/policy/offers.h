@@ -48,9 +48,7 @@ struct Needs {
   bool roles = false;        ///< rows that count for one of softmax's two sums alone
   bool shared = false;       ///< heads share a budget: each holds as many rows as its own are worth
   size_t halves = 0;         ///< the most rows that are halved at once; 0: none are
-  /// Parameters, as in a policy, of the CPU's half alone; or empty.
-  std::string_view cpu_alone = {};
-  bool gathered = false;  ///< prompts are read with prompt=once
+  bool gathered = false;     ///< prompts are read with prompt=once
   size_t evicts =
       0;  ///< heavy rows are kept apart, and so many of them leave together; 0: none are
   bool cache_positions = false;  ///< keys stand at positions inside the cache
@@ -89,7 +87,6 @@ struct DeviceOffers {
   bool positions;         ///< every row has its position beside it
   bool turns_protected;   ///< keys of protected rows that stand at positions inside the cache
   bool gathers;           ///< prompts whose rows are kept until their end, and then selected from
-  bool any_parameter;     ///< all parameters of its selectors
   size_t halves;  ///< the most rows that are halved at once, half as many above head_dim 128; 0:
                   ///< any number
 

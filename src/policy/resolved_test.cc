@@ -216,6 +216,8 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
   EXPECT_EQ(refusal(shape_of(256), "express(s=500)+k:kvtc+v:int8"), "");
   EXPECT_EQ(refusal(shape_of(256, {100, 0}), "streaming_llm"), "");
   EXPECT_EQ(refusal(shape_of(64, {100, 0}), "exact+kivi"), "");
+  EXPECT_EQ(refusal(kShape, "buzz(T=96,by_key=true)+int4"), "");
+  EXPECT_EQ(refusal(kShape, "balancekv(flush=true,decode=exact)"), "");
   // A window as long as the context hides nothing.
   EXPECT_EQ(refusal(shape_of(64, {1000, 0}), "snapkv(budget=64)"), "");
 }

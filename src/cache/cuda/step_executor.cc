@@ -97,7 +97,10 @@ void StepExecutor::select(const Step& step, LateWork* late) {
   if (s_.ragged) return share(step);
   const size_t first =
       RowRun::first_of(step) - std::min<size_t>(RowRun::first_of(step), s_.settled());
-  const size_t held = s_.in_body(), count = held - first, keep = RowRun::kept_of(step);
+  // Rows behind those that are halved follow what is left of them, as all later ones do.
+  const size_t newer = step.op == Op::kHalve ? step.behind : 0;
+  const size_t held = s_.in_body() - newer, count = held - first;
+  const size_t keep = RowRun::kept_of(step) - newer;
   const bool alone = first == 0 && s_.packed_behind(held) == 0;  // nothing lies around them
   const bool waits = late && alone && joins_others();
   if (s_.zones().packs()) RunCodes(s_).pack(held, waits ? &late->after : nullptr);
@@ -114,14 +117,14 @@ void StepExecutor::select(const Step& step, LateWork* late) {
     late->choices.push_back(
         {&s_.codes->codec(), s_.chooser.get(), step, keys, s_.codes->keep_later(keep), call});
   } else {
-    select_now(call, first, step);
+    select_now(call, held, step);
   }
   s_.run.apply(step);
   s_.sides.name(s_.settled() + first + keep + behind);
 }
 
-void StepExecutor::select_now(KeepCall& call, size_t first, const Step& step) {
-  const size_t held = s_.in_body(), count = held - first;
+void StepExecutor::select_now(KeepCall& call, size_t held, const Step& step) {
+  const auto count = static_cast<size_t>(call.rows.rows), first = held - count;
   const auto keep = static_cast<size_t>(call.keep);
   const size_t coded_behind = s_.packed_behind(held);  // of the heavy rows
   const cudaStream_t stream = s_.site.stream;

@@ -23,7 +23,8 @@ class StepExecutor {
   void carry_out(const Step& step, LateWork* late);
   /// Some of the body's last rows stay.
   void select(const Step& step, LateWork* late);
-  void select_now(KeepCall& call, size_t first, const Step& step);
+  /// Of the body's first `held` rows the call's.
+  void select_now(KeepCall& call, size_t held, const Step& step);
   /// Whether those of other layers and sessions can be selected with them.
   bool joins_others() const;
   /// Some of the body's rows stay, of each head as many as the device finds.

@@ -88,8 +88,6 @@ ResolvedSelector resolve_balancekv(const SelectorPlace& r) {
   ResolvedSelector selector;
   selector.text = write_options("balancekv", options);
   selector.needs.halves = rule.block;
-  if (rule.flush || rule.rests)
-    selector.needs.cpu_alone = rule.flush ? "flush=true" : "decode=exact";
   if (options.mode == BalanceOptions::Mode::kStream) {
     selector.rule = std::make_shared<BalanceSums>(rule.shape());
     selector.needs.row_weights = selector.needs.roles = true;

@@ -52,7 +52,8 @@ class Buzz final : public Chooser {
       stands_for_[h].resize(stands_for_[h].size() + kept.size(),
                             sum / static_cast<double>(kept.size()));
     };
-    const size_t old = step.old, stride = step.size > 0 ? step.size : new_stride_;
+    const size_t old = step.size > 0 ? 0 : step.old;
+    const size_t stride = step.size > 0 ? step.size : new_stride_;
     const size_t first = step.first, last = step.held - step.behind;
     std::vector<double> unlike(options_.by_key ? step.held : 0);
     if (options_.by_key) score_directions(unlike, store);
@@ -94,7 +95,6 @@ ResolvedSelector resolve_buzz(const SelectorPlace& r) {
   return {.rule = std::make_shared<KeepCells>(rule.cells(), options.localmax, options.logn),
           .needs = {.mass = options.localmax,
                     .row_weights = options.weights,
-                    .cpu_alone = options.by_key ? "by_key=true" : "",
                     .gathered = options.whole},
           .text = write_options("buzz", options),
           .chooser = [rule, heads = r.site.heads](const Context&) {

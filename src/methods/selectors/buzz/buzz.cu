@@ -8,50 +8,91 @@ namespace {
 
 constexpr int kThreads = 256, kWeighThreads = 1024;
 
-/// Cells of the old rows, then those of the new.
-struct Cells {
-  int old_cells, all;
-
-  __device__ Cells(const JudgedRows& rows, const BuzzStrides& s)
-      : old_cells((rows.judged + s.old_stride - 1) / s.old_stride),
-        all(old_cells + (rows.rows - rows.judged + s.new_stride - 1) / s.new_stride) {}
+/// Rows next to each other, of which the first `kept` go to place `to`, ... or others instead.
+struct Cell {
+  int first, end, to, kept;
 };
+
+/// Rows that stay one by one, cells of old rows, cells of new ones, rows that stay.
+struct Cells {
+  int first, last, judged, fresh, old_cells, new_cells, kept_new, all;
+
+  __device__ Cells(const JudgedRows& rows, const BuzzCells& c)
+      : first(c.first),
+        last(rows.rows - c.behind),
+        judged(min(max(c.alike ? 0 : rows.judged, first), last)),
+        fresh(last - judged),
+        old_cells((judged - first + c.old_stride - 1) / c.old_stride),
+        new_cells((fresh + c.new_stride - 1) / c.new_stride),
+        kept_new(c.by_key ? fresh / c.new_stride * 2 + min(2, fresh % c.new_stride) : new_cells),
+        all(first + old_cells + new_cells + c.behind) {}
+
+  __device__ Cell at(int i, const BuzzCells& c) const {
+    if (i < first) return {i, i + 1, i, 1};
+    const int old = i - first, fresh_cell = old - old_cells, after = fresh_cell - new_cells;
+    if (fresh_cell < 0) {
+      const int row = first + old * c.old_stride;
+      return {row, min(row + c.old_stride, judged), i, 1};
+    }
+    const int to = first + old_cells;
+    if (after >= 0) return {last + after, last + after + 1, to + kept_new + after, 1};
+    const int row = judged + fresh_cell * c.new_stride, end = min(row + c.new_stride, last);
+    const int each = c.by_key ? 2 : 1;
+    return {row, end, to + each * fresh_cell, min(each, end - row)};
+  }
+};
+
+/// The first of the largest numbers in [first, end) but for `without`.
+template <class T>
+__device__ int first_of_largest(const T* numbers, int first, int end, int without) {
+  int best = first == without ? first + 1 : first;
+  for (int r = best + 1; r < end; ++r) {
+    if (r != without && numbers[r] > numbers[best]) best = r;
+  }
+  return best;
+}
 
 /// A thread a cell.
 __global__ void __launch_bounds__(kThreads)
-    cells_kernel(const __grid_constant__ JudgedRows rows, BuzzStrides s, int32_t* kept,
-                 size_t stride) {
-  const Cells cells(rows, s);
-  const int cell = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y;
-  if (cell >= cells.all) return;
-  int row = cell * s.old_stride;
-  if (cell >= cells.old_cells) {
-    row = rows.judged + (cell - cells.old_cells) * s.new_stride;
-    const int end = min(row + s.new_stride, rows.rows);
-    const float* mass = s.best ? rows.mass + head * rows.side_stride : nullptr;
-    for (int r = row + 1; s.best && r < end; ++r) {
-      if (mass[r] > mass[row]) row = r;  // the first wins ties
-    }
+    cells_kernel(const __grid_constant__ JudgedRows rows, BuzzCells c, SelectSpace space) {
+  const Cells cells(rows, c);
+  const int i = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y;
+  if (i >= cells.all) return;
+  const Cell cell = cells.at(i, c);
+  const bool fresh = cell.first >= cells.judged && cell.first < cells.last;
+  int row = cell.first;
+  if (fresh && c.best) {
+    row = first_of_largest(rows.mass + head * rows.side_stride, cell.first, cell.end, cell.end);
   }
-  kept[head * stride + cell] = row;
+  int32_t* kept = space.kept + head * space.stride + cell.to;
+  if (cell.kept == 1) {
+    kept[0] = row;
+    return;
+  }
+  const uint32_t* unlike = space.keys + head * space.stride;
+  const int other = first_of_largest(unlike, cell.first, cell.end, row);
+  kept[0] = min(row, other);
+  kept[1] = max(row, other);
 }
 
 /// One block. New rows have weight 1. In place: a step reads rows at or behind those it writes.
 __global__ void __launch_bounds__(kWeighThreads)
-    weigh_kernel(const __grid_constant__ JudgedRows rows, BuzzStrides s) {
-  const Cells cells(rows, s);
+    weigh_kernel(const __grid_constant__ JudgedRows rows, BuzzCells c) {
+  const Cells cells(rows, c);
   for (int first = 0; first < cells.all; first += kWeighThreads) {
-    const int cell = first + static_cast<int>(threadIdx.x);
+    const int i = first + static_cast<int>(threadIdx.x);
+    Cell cell{};
     double sum = 0;
-    if (cell < cells.old_cells) {
-      const int row = cell * s.old_stride, end = min(row + s.old_stride, rows.judged);
-      for (int r = row; r < end; ++r) sum += exp(static_cast<double>(rows.log_weights[r]));
-    } else if (cell < cells.all) {
-      const int row = rows.judged + (cell - cells.old_cells) * s.new_stride;
-      sum = min(s.new_stride, rows.rows - row);
+    if (i < cells.all) {
+      cell = cells.at(i, c);
+      for (int r = cell.first; r < cell.end; ++r) {
+        sum += r < rows.judged ? exp(static_cast<double>(rows.log_weights[r])) : 1;
+      }
     }
     __syncthreads();
-    if (cell < cells.all) rows.log_weights[cell] = static_cast<float>(log(sum));
+    for (int n = 0; n < cell.kept; ++n) {
+      rows.log_weights[cell.to + n] = static_cast<float>(log(sum / cell.kept));
+    }
     __syncthreads();
   }
 }
@@ -81,15 +122,14 @@ void scale_by_log(void* scaled, const StepQueries& queries, const QueryNote& not
   });
 }
 
-void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzStrides& strides,
+void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzCells& cells,
                   cudaStream_t stream) {
   const dim3 grid((rows.rows + kThreads - 1) / kThreads, rows.heads);
-  launch_kernel(cells_kernel, {grid, kThreads}, stream, "the choice of rows", rows, strides,
-                space.kept, space.stride);
+  launch_kernel(cells_kernel, {grid, kThreads}, stream, "the choice of rows", rows, cells, space);
 }
 
-void weigh_cells(const JudgedRows& rows, const BuzzStrides& strides, cudaStream_t stream) {
-  launch_kernel(weigh_kernel, {1, kWeighThreads}, stream, "weights of rows", rows, strides);
+void weigh_cells(const JudgedRows& rows, const BuzzCells& cells, cudaStream_t stream) {
+  launch_kernel(weigh_kernel, {1, kWeighThreads}, stream, "weights of rows", rows, cells);
 }
 
 }  // namespace pith::cuda

@@ -4,6 +4,7 @@
 
 #include "methods/registry_cuda.h"
 #include "methods/selectors/buzz/buzz.h"
+#include "select/cuda/key_directions.h"
 
 namespace pith::cuda {
 namespace {
@@ -12,14 +13,21 @@ class BuzzOnGpu final : public DeviceChooser {
  public:
   explicit BuzzOnGpu(const BuzzRule& rule) : rule_(rule), options_(rule.options) {}
 
-  void choose(const SelectSpace& space, const JudgedRows& rows, const Step&,
+  void choose(const SelectSpace& space, const JudgedRows& rows, const Step& step,
               cudaStream_t stream) const override {
-    const BuzzStrides strides{static_cast<int>(rule_.old_stride()),
-                              static_cast<int>(rule_.new_stride()), options_.localmax};
-    choose_cells(space, rows, strides, stream);
-    if (options_.weights) weigh_cells(rows, strides, stream);
+    const bool alike = step.size > 0;
+    const BuzzCells cells{static_cast<int>(rule_.old_stride()),
+                          static_cast<int>(alike ? step.size : rule_.new_stride()),
+                          static_cast<int>(step.first),
+                          static_cast<int>(step.behind),
+                          alike,
+                          options_.localmax,
+                          options_.by_key};
+    if (options_.by_key) score_directions(space, rows, stream);
+    choose_cells(space, rows, cells, stream);
+    if (options_.weights) weigh_cells(rows, cells, stream);
   }
-  bool reads_rows() const override { return false; }
+  bool reads_rows() const override { return options_.by_key; }
   bool weighs_rows() const override { return options_.weights; }
   size_t weights() const override { return options_.weights ? 1 : 0; }
   bool scales_queries() const override { return options_.logn; }

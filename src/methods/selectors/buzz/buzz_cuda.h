@@ -1,20 +1,23 @@
 #pragma once
 // BUZZ's choice on the GPU: of the old rows every `old_stride`-th stays, of each `new_stride` new
-// rows the one with the most mass.
+// rows the one with the most mass, and beside it the one whose key is most unlike all others.
 
 #include "select/cuda/judged_rows.h"
 
 namespace pith::cuda {
 
-struct BuzzStrides {
+struct BuzzCells {
   int old_stride = 0, new_stride = 0;
-  bool best = true;  ///< false: the first of each run of new rows stays
+  int first = 0, behind = 0;  ///< rows before `first`, and the last `behind`, stay
+  bool alike = false;         ///< old rows lie in runs of new ones
+  bool best = true;           ///< false: the first of each run of new rows stays
+  bool by_key = false;        ///< a run keeps two; then space.keys has their scores
 };
 
-void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzStrides& strides,
+void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzCells& cells,
                   cudaStream_t stream);
-/// rows.log_weights of what stays <- the logarithm of the weights of its cell.
-void weigh_cells(const JudgedRows& rows, const BuzzStrides& strides, cudaStream_t stream);
+/// rows.log_weights of what stays <- the logarithm of its share of the weights of its cell.
+void weigh_cells(const JudgedRows& rows, const BuzzCells& cells, cudaStream_t stream);
 
 /// scaled [T, H, D] <- queries times log_512 of the tokens seen, at least 1. The first one's
 /// position is in `note`, or on the device in `at` if that is not null.
