@@ -3,7 +3,6 @@
 
 #include "policy/resolved.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "pith/error.h"
@@ -280,23 +279,6 @@ TEST(Refusals, OfferNothingThatIsRefused) {
         EXPECT_TRUE(
             compare(place_rule(*other, {shape, 0, {0, 1}, 0, Device::kCuda}).asked(true)).empty());
       }
-}
-
-TEST(ResolvedPolicy, ParametersOfTheCpuAloneAreRefusedByNameOnTheGpu) {
-  for (const char* parameter : {"flush=true", "decode=exact", "by_key=true"}) {
-    const char* method = parameter[0] == 'b' ? "buzz" : "balancekv";
-    const Policy policy = Policy::parse(fmt::format("{}({})", method, parameter));
-    EXPECT_NO_THROW(ResolvedPolicy(policy, kShape, 0, Device::kCpu));
-    try {
-      const ResolvedPolicy gpu(policy, kShape, 0, Device::kCuda);
-      ADD_FAILURE() << gpu.describe();
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
-      const std::string what = e.what();
-      EXPECT_NE(what.find(fmt::format("{} with {}", method, parameter)), std::string::npos) << what;
-      EXPECT_NE(what.find("; or use --device cpu"), std::string::npos) << what;
-    }
-  }
 }
 
 TEST(ResolvedPolicy, ProtectsWhereRowsCanBeTold) {
