@@ -118,27 +118,5 @@ TEST(CudaDenseStore, AWindowTakesLittleMore) {
   }
 }
 
-// The driver's pool has blocks of 32 MiB: a store does not begin another for the room of growth.
-TEST(CudaDenseStore, GrowthEndsWithWholeBlocksOfThePool) {
-  PITH_NEEDS_GPU();
-  constexpr size_t kMiB = 1 << 20, kRow = 4 * 8 * 128;  // bytes, keys and values
-  constexpr size_t kPerMiB = kMiB / kRow;               // rows
-  MemoryCounter memory;
-  const OwnStream own;
-  const auto grown = [&](size_t from, size_t needed, size_t most, size_t least) {
-    DenseStore store(memory, {8, 128, most * kPerMiB, least * kPerMiB}, own.stream);
-    store.make_room(from * kPerMiB);
-    store.add(from * kPerMiB);
-    store.reserve_more((needed - from) * kPerMiB);
-    return static_cast<double>(store.allocated_bytes()) / kMiB;
-  };
-  EXPECT_EQ(grown(20, 21, 0, 0), 22.5);  // an eighth more
-  EXPECT_EQ(grown(58, 60, 0, 0), 64);    // of 65.25
-  EXPECT_EQ(grown(64, 65, 0, 0), 72);    // no block ends between
-  EXPECT_EQ(grown(90, 100, 0, 0), 101.25);
-  EXPECT_EQ(grown(58, 60, 62, 0), 62);     // no more than there will be
-  EXPECT_EQ(grown(58, 60, 0, 65), 65.25);  // room that the shape wants
-}
-
 }  // namespace
 }  // namespace pith::cuda

@@ -7,15 +7,6 @@ namespace pith::cuda {
 namespace {
 
 constexpr size_t kFrontPart = 16;  // of what is held is given back in front before rows move up
-constexpr size_t kPoolBlock = 32 << 20;  // bytes that the driver's pool takes and gives back
-
-/// Rows for `room` or a few less: a store that reaches a little into another block of the pool has
-/// all of it, and nobody's ledger says so.
-size_t in_whole_blocks(size_t room, size_t needed, size_t row_bytes) {
-  const size_t rows =
-      room * row_bytes / kPoolBlock * kPoolBlock / row_bytes / kDevicePiece * kDevicePiece;
-  return rows < needed ? room : rows;
-}
 
 }  // namespace
 
@@ -67,9 +58,7 @@ void DenseStore::reserve_more(size_t rows) {
   const size_t needed = rows_ + rows;
   if (front_ + needed <= capacity()) return;
   if (needed <= capacity() && kFrontPart * front_ >= needed) return move_up();
-  const size_t room = shape_.growth().from(capacity(), needed);
-  const size_t least = std::max(needed, shape_.least);
-  move_to(in_whole_blocks(room, least, 4 * shape_.heads * shape_.dim), *this);
+  move_to(shape_.growth().from(capacity(), needed), *this);
 }
 
 void DenseStore::move_up() {
