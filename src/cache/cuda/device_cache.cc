@@ -66,12 +66,13 @@ std::vector<DeviceCache::Part> DeviceCache::plan_heads(int layer) const {
   return parts;
 }
 
-// A codec learns tables from its rows: such tables are made for each cache.
+// A codec learns tables from its rows: such tables are made for each cache. One that has none is
+// the same for all layers and caches, whose rows are coded together.
 std::shared_ptr<const DeviceCodec> DeviceCache::with_tables(const LayerPlan& plan,
                                                             const TableSite& t) {
   const auto make = [&] {
     const auto own = plan.codec->with_tables(t);
-    return own ? own : plan.codec;
+    return own ? own : common_->codecs.of(plan.codec_name, [&] { return plan.codec; });
   };
   if (!plan.codec || plan.codec->learns_from() > 0) return plan.codec ? make() : nullptr;
   const auto name =

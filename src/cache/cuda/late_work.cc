@@ -18,20 +18,6 @@ void come(std::vector<Work>& from, std::vector<Work>& to) {
   from.clear();
 }
 
-/// The codecs of one cache: those of one name are one, caches of one policy have the same first.
-class OneOfName {
- public:
-  template <class Work>
-  void come(std::vector<Work>& from, std::vector<Work>& to) {
-    for (Work& work : from)
-      work.codec = one_.try_emplace(work.codec->name(), work.codec).first->second;
-    cuda::come(from, to);
-  }
-
- private:
-  std::map<std::string, const DeviceCodec*> one_;
-};
-
 }  // namespace
 
 void LateCodes::clear() {
@@ -40,20 +26,18 @@ void LateCodes::clear() {
 }
 
 void LateWork::add(LateWork& of_cache) {
-  OneOfName one;
-  one.come(of_cache.after.works, after.works);
+  come(of_cache.after.works, after.works);
   come(of_cache.after.behind, after.behind);
-  one.come(of_cache.choices, choices);
+  come(of_cache.choices, choices);
 }
 
 void LateWork::join(LateWork& of_cache, ChunkSpace& space, cudaStream_t stream) {
   const auto joins = [](const BodyMove& move) { return move.body->joins_caches(); };
   if (!std::ranges::all_of(of_cache.moves, joins)) of_cache.take_moves(space, stream);
-  OneOfName one;
-  one.come(of_cache.before.works, before.works);
+  come(of_cache.before.works, before.works);
   come(of_cache.before.behind, before.behind);
   come(of_cache.heavy, heavy);
-  one.come(of_cache.splits, splits);
+  come(of_cache.splits, splits);
   come(of_cache.moves, moves);
   joined_.push_back(&of_cache);
 }

@@ -29,8 +29,7 @@ struct LateWork {
   LateCodes after;                  ///< other rows
   std::vector<ChoiceWork> choices;  ///< selections of rows in codes, once those are there
 
-  /// The work of one cache, which stays where it is, comes here. Its codecs of one name code
-  /// equally, also in other layers and ranges of heads; those of two caches only if they are one.
+  /// The work of one cache, which stays where it is, comes here: codecs that are one code together.
   /// Rows that bodies do not take together with those of other caches are taken now.
   void join(LateWork& of_cache, ChunkSpace& space, cudaStream_t stream);
   /// Moves whose rows are in staging memory, each at a place of its own.

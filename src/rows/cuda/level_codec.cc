@@ -143,14 +143,13 @@ class MixedCodec final : public LevelCodec {
   }
 
  private:
-  /// The same with what `make` makes of both, where it makes something.
+  /// The same with what `make` makes of both; null where it makes nothing of either.
   template <class Make>
   std::shared_ptr<const DeviceCodec> with(const Make& make) const {
-    const auto of = [&](const std::shared_ptr<const LevelCodec>& codec) {
-      const auto own = make(*codec);
-      return own ? own->as_levels() : codec;
-    };
-    return std::make_shared<MixedCodec>(of(keys_), of(values_));
+    const std::shared_ptr<const DeviceCodec> keys = make(*keys_), values = make(*values_);
+    if (!keys && !values) return nullptr;
+    return std::make_shared<MixedCodec>(keys ? keys->as_levels() : keys_,
+                                        values ? values->as_levels() : values_);
   }
 
   std::shared_ptr<const LevelCodec> keys_, values_;
