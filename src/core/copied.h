@@ -15,10 +15,12 @@ class Copied {
   Copied(std::unique_ptr<T> there) : there_(std::move(there)) {}
   Copied(const Copied& o) : there_(o.there_ ? copy(*o.there_) : nullptr) {}
   Copied(Copied&&) noexcept = default;
-  Copied& operator=(Copied o) noexcept {
-    there_.swap(o.there_);
+  // As Buffer's: copies may throw.
+  Copied& operator=(const Copied& o) {
+    if (this != &o) there_ = o.there_ ? copy(*o.there_) : nullptr;
     return *this;
   }
+  Copied& operator=(Copied&&) noexcept = default;
   ~Copied() = default;
 
   T* get() const { return there_.get(); }

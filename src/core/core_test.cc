@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/copied.h"
 #include "core/copy_on_write.h"
 #include "core/dtype.h"
 #include "core/memory.h"
@@ -132,6 +133,35 @@ TEST(Buffer, CopiesThatGoOnKeepTheirRoom) {
   EXPECT_NE(a[0], c[0]);
   EXPECT_LT(c.capacity_bytes(), 500u);
   EXPECT_EQ(to.total(), c.capacity_bytes());
+}
+
+struct HoldsBuffers {
+  Array<float> numbers;
+  Copied<std::vector<int>> more;
+};
+static_assert(!std::is_nothrow_copy_assignable_v<HoldsBuffers>);
+static_assert(!std::is_nothrow_copy_assignable_v<Copied<std::vector<int>>>);
+static_assert(std::is_nothrow_move_assignable_v<HoldsBuffers>);
+
+TEST(Buffer, AnAssignmentThatIsRefusedChangesNothingAndUnwinds) {
+  MemoryCounter limited(1024);
+  const auto assign = [](HoldsBuffers& to, const HoldsBuffers& from, MemoryCounter& counter) {
+    const MemoryCounter::CopiesTo copies(counter, counter);
+    to = from;
+  };
+  HoldsBuffers small, large;
+  small.numbers = Array<float>(limited, MemoryKind::kScratch);
+  small.numbers.reserve(16);
+  small.numbers.push_back(1);
+  large.numbers = Array<float>(limited, MemoryKind::kScratch);
+  large.numbers.reserve(200);
+  large.numbers.resize(200);
+  const size_t before = limited.total();
+  EXPECT_THROW(assign(small, large, limited), Error);
+  EXPECT_THROW(assign(small, large, limited), Error) << "what the first locked is locked no more";
+  EXPECT_EQ(limited.total(), before);
+  ASSERT_EQ(small.numbers.size(), 1u);
+  EXPECT_EQ(small.numbers[0], 1);
 }
 
 TEST(CopyOnWrite, IsSharedUntilOneWrites) {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 namespace pith {
 
@@ -140,8 +141,16 @@ class Buffer {
   Buffer(MemoryCounter& counter, MemoryKind kind) : counter_(&counter), kind_(kind) {}
   Buffer(const Buffer& other);
   Buffer(Buffer&& other) noexcept { swap(other); }
-  Buffer& operator=(Buffer other) noexcept {
-    swap(other);
+  // Two, for one that takes a value would be noexcept, and with it the implicit assignment of all
+  // that hold Buffers, though the copy of the value throws: then no destructor runs on its way out.
+  Buffer& operator=(const Buffer& other) {
+    Buffer copy(other);
+    swap(copy);
+    return *this;
+  }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer moved(std::move(other));
+    swap(moved);
     return *this;
   }
   ~Buffer();

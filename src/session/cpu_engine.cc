@@ -96,7 +96,7 @@ class Held {
       : all_(o.all_), limit_(limit), memory_(*whole_, limit_), hidden_(o.hidden_) {
     const MemoryCounter::CopiesTo ours(o.memory_, memory_, goes_on);
     cache_ = o.cache_->clone();
-    state_ = Array<float>(o.state_);  // whose copy may throw: an assignment hides that
+    state_ = o.state_;
     logits_ = Array<float>(memory_, MemoryKind::kScratch);
   }
 
