@@ -243,8 +243,13 @@ TEST(Attend, BothPathsAgree) {
            .positions = true,
            .before_rope = before_rope};
     Problem problem(c);
-    const Geometry geometry{
-        .query_heads = 8, .kv_heads = 2, .group = 4, .dim = 64, .tokens = 4, .scale = 0.125f};
+    const Geometry geometry{.query_heads = 8,
+                            .kv_heads = 2,
+                            .group = 4,
+                            .dim = 64,
+                            .tokens = 4,
+                            .before = 0,
+                            .scale = 0.125f};
     attend_decode(problem.context(), problem.call(), geometry);
     const std::vector<float> decoded = problem.result();
     problem.clear();
