@@ -108,10 +108,10 @@ class Session {
   void protect(std::span<const TokenRange> ranges);
 
   /// Sets memory aside for `tokens` tokens more, however they come: until they are appended no
-  /// limit of memory refuses them. False, with nothing changed, where there is no room for so many.
-  /// Each call replaces the last one's; 0 gives the room back. Forks of a session with room copy at
-  /// once and have none of their own. Throws kContextFull; kUnsupported on the GPU, whose sessions
-  /// may run out of memory in a step.
+  /// limit of memory refuses them. False, with nothing changed but that a begun prompt (goes_on)
+  /// begins anew, where there is no room. Each call replaces the last one's; 0 gives the room back.
+  /// Forks of a session with room copy at once and have none of their own. Throws kContextFull;
+  /// kUnsupported on the GPU, whose sessions may run out of memory in a step.
   bool try_reserve(size_t tokens);
   /// The same; throws kOutOfMemory where try_reserve says false.
   void reserve(size_t tokens);
