@@ -11,6 +11,7 @@
 #include "session/test_company.h"
 #include "session/test_demo.h"
 #include "session/test_refused.h"
+#include "session/test_room.h"
 
 namespace pith {
 namespace {
@@ -19,30 +20,23 @@ using test::demo;
 using test::Logits;
 using test::refused;
 using test::same_bits;
+using test::small_engine;
 using test::some_ids;
 using test::with_policy;
 
 constexpr size_t kContext = 400;
 constexpr auto kNoMemory = ErrorCode::kOutOfMemory;
 
-EngineOptions small_engine(size_t limit = 0) {
-  EngineOptions o;
-  o.threads = 2;
-  o.chunk = 48;
-  o.memory_limit = limit;
-  return o;
-}
-
 /// An engine with so much for sessions.
 std::shared_ptr<Engine> engine_for(size_t bytes) {
   static const size_t own = [] {
-    const auto e = std::make_shared<Engine>(demo(), small_engine());
+    const auto e = small_engine();
     Session s(e, with_policy("exact", kContext));
     s.prefill(some_ids(100, 1));
     s.decode(1);
     return e->bytes_in_use();
   }();
-  return std::make_shared<Engine>(demo(), small_engine(own + bytes));
+  return small_engine(own + bytes);
 }
 
 /// A session, and the calls that it took.
@@ -156,7 +150,7 @@ class Requests {
     Kept k = std::move(all_[i]);
     all_.erase(all_.begin() + static_cast<ptrdiff_t>(i));
     if (below(2) != 0 || k.session.tokens() == kContext) return;
-    static const auto wide = std::make_shared<Engine>(demo(), small_engine());
+    static const auto wide = small_engine();
     Session alone(wide, with_policy(k.policy, kContext));
     for (const auto& ids : k.calls) alone.append(ids);
     const auto right = alone.decode(5);
@@ -197,8 +191,7 @@ TEST(Room, APromptWithoutRoomChangesNothingAndMayComeAgain) {
   other.reset();
   const auto said = session.prefill({ids.data() + 40, 340});
   const Logits again(said.begin(), said.end());
-  Session alone(std::make_shared<Engine>(demo(), small_engine()),
-                with_policy("exact,dtype=f32", kContext));
+  Session alone(small_engine(), with_policy("exact,dtype=f32", kContext));
   alone.append({ids.data(), 40});
   const auto right = alone.prefill({ids.data() + 40, 340});
   EXPECT_TRUE(same_bits(again, {right.begin(), right.end()}));
@@ -279,7 +272,7 @@ TEST(Room, LimitsMayChange) {
 }
 
 TEST(Room, AStepSaysWhatBecameOfItsTokens) {
-  const auto e = std::make_shared<Engine>(demo(), small_engine());
+  const auto e = small_engine();
   Session session(e, with_policy("exact", kContext)), full(e, with_policy("exact", 1));
   const auto ids = some_ids(60, 1);
   const uint32_t none = 0;

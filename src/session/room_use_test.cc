@@ -10,6 +10,7 @@
 #include "session/test_company.h"
 #include "session/test_demo.h"
 #include "session/test_refused.h"
+#include "session/test_room.h"
 
 namespace pith {
 namespace {
@@ -18,18 +19,12 @@ using test::demo;
 using test::Logits;
 using test::refused;
 using test::same_bits;
+using test::small_engine;
 using test::some_ids;
 using test::with_policy;
 
 constexpr size_t kContext = 400;
 constexpr auto kNoMemory = ErrorCode::kOutOfMemory;
-
-std::shared_ptr<Engine> small_engine() {
-  EngineOptions o;
-  o.threads = 2;
-  o.chunk = 48;
-  return std::make_shared<Engine>(demo(), o);
-}
 
 /// Keeps the largest positions, and throws at a call of its own.
 struct Faulty {
