@@ -33,7 +33,7 @@ inline CodecCase grouped(Bench& b, const std::string& name, GroupedCodec codec) 
           [=](const CodeRowsCall& c) { code_grouped_values(codec, c, stream); },
           [=](const DecodeCall& c, const DecodeScratch& s) { decode_grouped(codec, c, s, stream); },
           [=](const UnpackRowsCall& c, bool keys) {
-            (keys ? unpack_grouped_keys : unpack_grouped_values)(codec, c, stream);
+            (keys ? unpack_grouped_keys : unpack_grouped_values)(codec, {&c, 1}, stream);
           }};
 }
 
@@ -72,7 +72,7 @@ inline CodecCase qjl(Bench& b, int m, const Tables& t, bool lists = false) {
           [=](const DecodeCall& c, const DecodeScratch& s) { decode_qjl(p, c, s, stream); },
           [=](const UnpackRowsCall& c, bool keys) {
             keys ? unpack_qjl_keys(p, c, stream)
-                 : unpack_grouped_values(GroupedCodec::kKivi2, c, stream);
+                 : unpack_grouped_values(GroupedCodec::kKivi2, {&c, 1}, stream);
           }};
 }
 

@@ -172,12 +172,12 @@ TEST(CudaGrouped, RowsMoveBetweenBlocks) {
       call.heads = heads;
       call.head_dim = dim;
       call.count = kept_rows;
-      move_coded_rows(kind.bits, call, nullptr);
+      move_coded_rows(kind.bits, {&call, 1}, nullptr);
       // Rows 0, ..., 9 of all blocks behind them, within a block.
       call.kept = nullptr;
       call.first = kept_rows;
       call.count = 10;
-      move_coded_rows(kind.bits, call, nullptr);
+      move_coded_rows(kind.bits, {&call, 1}, nullptr);
       for (const bool side : {true, false}) {
         const auto from = decode(kind, side, side ? keys : values, heads, rows, dim);
         const auto to = decode(kind, side, side ? to_keys : to_values, heads, padded, dim);

@@ -138,7 +138,7 @@ struct Coded {
                               kHeads,      kRows / 32, c.dim,
                               DType::kF16, out.data(), static_cast<size_t>(kRows) * c.dim};
     keys ? unpack_qjl_keys(projection_, call, nullptr)
-         : unpack_grouped_values(GroupedCodec::kKivi2, call, nullptr);
+         : unpack_grouped_values(GroupedCodec::kKivi2, {&call, 1}, nullptr);
     return widen(to_host(out), DType::kF16);
   }
 };

@@ -66,7 +66,7 @@ void check_round_trip(const Kind& kind, bool keys, DType dtype, int dim) {
                             dtype,
                             out.data(),
                             out_stride};
-  (keys ? unpack_grouped_keys : unpack_grouped_values)(kind.codec, call, nullptr);
+  (keys ? unpack_grouped_keys : unpack_grouped_values)(kind.codec, {&call, 1}, nullptr);
   const auto got = to_host(out);
   // Errors are bounded where rows were coded.
   const auto as_coded = [&](std::vector<float> rows) {

@@ -119,14 +119,15 @@ class DeviceCodec {
   /// Codes rows at many places at once, keys and values.
   virtual void code(const CodeBatch& batch, std::span<const CodeJob> keys,
                     std::span<const CodeJob> values, cudaStream_t stream) const = 0;
-  virtual void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
-  virtual void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
-  /// Keys, or values, of many places at once, of equally many channels.
-  virtual void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const {
-    for (const UnpackRowsCall& call : calls) unpack_keys(call, stream);
+  /// Keys, or values, of many places at once, of equally many channels; and of one.
+  virtual void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const = 0;
+  virtual void unpack_values_of(std::span<const UnpackRowsCall> calls,
+                                cudaStream_t stream) const = 0;
+  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const {
+    unpack_keys_of({&call, 1}, stream);
   }
-  virtual void unpack_values_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const {
-    for (const UnpackRowsCall& call : calls) unpack_values(call, stream);
+  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const {
+    unpack_values_of({&call, 1}, stream);
   }
   /// Null: rows stay in the codec that they came to.
   virtual const AgedCodec* aged() const { return nullptr; }
@@ -142,20 +143,14 @@ class DeviceCodec {
   virtual size_t record_bytes() const { return 0; }
   /// Codecs with records.
   virtual void find_records(const FindRecordsCall& /*call*/, cudaStream_t) const {}
-  virtual void move_rows(const MoveCodesCall& /*call*/, cudaStream_t) const {}
-  /// Rows of many places at once, of equally many channels.
-  virtual void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const {
-    for (const MoveCodesCall& call : calls) move_rows(call, stream);
+  /// Rows of many places at once, of equally many channels; and of one.
+  virtual void move_rows_of(std::span<const MoveCodesCall> /*calls*/, cudaStream_t) const {}
+  void move_rows(const MoveCodesCall& call, cudaStream_t stream) const {
+    move_rows_of({&call, 1}, stream);
   }
   /// Keys or values alone, of codecs that have tiles() or, values, that go beside another's keys.
-  virtual void move_keys(const MoveCodesCall& /*call*/, cudaStream_t) const {}
-  virtual void move_values(const MoveCodesCall& /*call*/, cudaStream_t) const {}
-  virtual void move_keys_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const {
-    for (const MoveCodesCall& call : calls) move_keys(call, stream);
-  }
-  virtual void move_values_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const {
-    for (const MoveCodesCall& call : calls) move_values(call, stream);
-  }
+  virtual void move_keys_of(std::span<const MoveCodesCall> /*calls*/, cudaStream_t) const {}
+  virtual void move_values_of(std::span<const MoveCodesCall> /*calls*/, cudaStream_t) const {}
   /// As cuda::add_token_mass, for dense rows and coded ones.
   virtual void add_token_mass(const TokenMass& /*call*/, const MassTarget* /*target*/,
                               cudaStream_t) const {}

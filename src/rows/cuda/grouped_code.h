@@ -23,24 +23,18 @@ void code_grouped_values(GroupedCodec codec, const CodeRowsCall& call, cudaStrea
 void code_grouped(GroupedCodec codec, const CodeBatch& batch, std::span<const CodeJob> keys,
                   std::span<const CodeJob> values, cudaStream_t stream);
 
-/// Coded rows as dense ones, for attention of many queries.
-void unpack_grouped_keys(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream);
-/// The same of many places (DeviceCodec::unpack_keys_of).
-void unpack_many_grouped_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
-                              cudaStream_t stream);
-void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream);
-void unpack_many_grouped_values(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
-                                cudaStream_t stream);
+/// Coded rows of many places as dense ones (DeviceCodec::unpack_keys_of).
+void unpack_grouped_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
+                         cudaStream_t stream);
+void unpack_grouped_values(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
+                           cudaStream_t stream);
 
 /// int4 and int8, rotated or not, `bits` a code. Rows move as they are (see MoveCodesCall), and the
 /// mass of a token is summed over dense and coded keys (see MassTarget).
-void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream);
+void move_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream);
 /// Keys alone, else values.
-void move_coded_side(int bits, bool keys, const MoveCodesCall& call, cudaStream_t stream);
-/// The same of many places (DeviceCodec::move_rows_of).
-void move_many_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream);
-void move_many_coded_sides(int bits, bool keys, std::span<const MoveCodesCall> calls,
-                           cudaStream_t stream);
+void move_coded_sides(int bits, bool keys, std::span<const MoveCodesCall> calls,
+                      cudaStream_t stream);
 /// The same of KIVI's values in two bits alone.
 void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream);
 void add_coded_mass(GroupedCodec keys, const TokenMass& call, const MassTarget* target,

@@ -92,33 +92,17 @@ class QuantCodec final : public DeviceCodec {
             cudaStream_t stream) const override {
     code_grouped(codec_, batch, keys, values, stream);
   }
-  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    unpack_grouped_keys(codec_, call, stream);
-  }
-  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    unpack_grouped_values(codec_, call, stream);
-  }
   void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
-    unpack_many_grouped_keys(codec_, calls, stream);
+    unpack_grouped_keys(codec_, calls, stream);
   }
   void unpack_values_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
-    unpack_many_grouped_values(codec_, calls, stream);
+    unpack_grouped_values(codec_, calls, stream);
   }
   std::shared_ptr<const DeviceCodec> with_rows_alone(int head_dim) const override {
     return as_levels()->with_rows_alone(head_dim);
   }
-  void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_coded_rows(bits_of(codec_), call, stream);
-  }
   void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
-    move_many_coded_rows(bits_of(codec_), calls, stream);
-  }
-  void move_keys(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_side(true, call, stream);
-  }
-  void move_values(const MoveCodesCall& call, cudaStream_t stream) const override {
-    codec_ == GroupedCodec::kKivi2 ? move_kivi2_values(call, stream)
-                                   : move_side(false, call, stream);
+    move_coded_rows(bits_of(codec_), calls, stream);
   }
   void move_keys_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
     move_sides(true, calls, stream);
@@ -140,18 +124,12 @@ class QuantCodec final : public DeviceCodec {
   }
 
  private:
-  void move_side(bool keys, const MoveCodesCall& call, cudaStream_t stream) const {
-    check_moves(keys);
-    move_coded_side(bits_of(codec_), keys, call, stream);
-  }
   void move_sides(bool keys, std::span<const MoveCodesCall> calls, cudaStream_t stream) const {
-    check_moves(keys);
-    move_many_coded_sides(bits_of(codec_), keys, calls, stream);
-  }
-  void check_moves(bool keys) const {
-    if (!has_minima(codec_)) return;
-    throw Error(ErrorCode::kInternal,
-                fmt::format("{} of {} do not move alone", keys ? "keys" : "values", name_));
+    if (has_minima(codec_)) {
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("{} of {} do not move alone", keys ? "keys" : "values", name_));
+    }
+    move_coded_sides(bits_of(codec_), keys, calls, stream);
   }
 
   std::string name_;

@@ -161,9 +161,11 @@ void move_some(int bits, std::span<const MoveCodesCall> calls, MovedSides sides,
   launch_kernel(kernel, {grid, kThreads}, stream, "moving coded rows", moves);
 }
 
-void move_many(int bits, std::span<const MoveCodesCall> calls, MovedSides sides,
-               cudaStream_t stream) {
+void move_all(int bits, std::span<const MoveCodesCall> calls, MovedSides sides,
+              cudaStream_t stream) {
   constexpr size_t kPlaces = 64;
+  if (calls.size() == 1 && calls.front().count == 0) return;
+  if (calls.size() == 1) return move_some<1>(bits, calls, sides, stream);
   in_groups(calls, kPlaces, [&](auto some) { move_some<kPlaces>(bits, some, sides, stream); });
 }
 
@@ -177,22 +179,13 @@ void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream) {
       : launch_kernel(move_values<128>, {grid, kThreads}, stream, "moving coded values", call);
 }
 
-void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream) {
-  if (call.count > 0) move_some<1>(bits, {&call, 1}, MovedSides::kBoth, stream);
+void move_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream) {
+  move_all(bits, calls, MovedSides::kBoth, stream);
 }
 
-void move_coded_side(int bits, bool keys, const MoveCodesCall& call, cudaStream_t stream) {
-  const MovedSides side = keys ? MovedSides::kKeys : MovedSides::kValues;
-  if (call.count > 0) move_some<1>(bits, {&call, 1}, side, stream);
-}
-
-void move_many_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream) {
-  move_many(bits, calls, MovedSides::kBoth, stream);
-}
-
-void move_many_coded_sides(int bits, bool keys, std::span<const MoveCodesCall> calls,
-                           cudaStream_t stream) {
-  move_many(bits, calls, keys ? MovedSides::kKeys : MovedSides::kValues, stream);
+void move_coded_sides(int bits, bool keys, std::span<const MoveCodesCall> calls,
+                      cudaStream_t stream) {
+  move_all(bits, calls, keys ? MovedSides::kKeys : MovedSides::kValues, stream);
 }
 
 }  // namespace pith::cuda

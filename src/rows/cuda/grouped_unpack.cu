@@ -121,21 +121,15 @@ constexpr size_t kPlaces = 64;  // of a launch of many
 
 }  // namespace
 
-void unpack_grouped_keys(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream) {
-  unpack_keys<1>(codec, {&call, 1}, stream);
-}
-
-void unpack_many_grouped_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
-                              cudaStream_t stream) {
+void unpack_grouped_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
+                         cudaStream_t stream) {
+  if (calls.size() == 1) return unpack_keys<1>(codec, calls, stream);
   in_groups(calls, kPlaces, [&](auto some) { unpack_keys<kPlaces>(codec, some, stream); });
 }
 
-void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream) {
-  unpack_values<1>(codec, {&call, 1}, stream);
-}
-
-void unpack_many_grouped_values(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
-                                cudaStream_t stream) {
+void unpack_grouped_values(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
+                           cudaStream_t stream) {
+  if (calls.size() == 1) return unpack_values<1>(codec, calls, stream);
   in_groups(calls, kPlaces, [&](auto some) { unpack_values<kPlaces>(codec, some, stream); });
 }
 

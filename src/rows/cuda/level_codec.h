@@ -28,12 +28,6 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
   GroupedBytes block_bytes(int head_dim) const override { return format_.bytes(head_dim); }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override;
-  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    unpack_keys_of({&call, 1}, stream);
-  }
-  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    unpack_values_of({&call, 1}, stream);
-  }
   void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
     unpack_levels(format_.keys, calls, stream);
   }
@@ -57,18 +51,9 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
   virtual std::shared_ptr<const LevelCodec> in_form(const LevelFormat& format) const {
     return std::make_shared<LevelCodec>(name_, format);
   }
-  void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_rows_of({&call, 1}, stream);
-  }
   void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
     move_keys_of(calls, stream);
     move_values_of(calls, stream);
-  }
-  void move_keys(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_keys_of({&call, 1}, stream);
-  }
-  void move_values(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_values_of({&call, 1}, stream);
   }
   void move_keys_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
     move_level_rows(format_.keys, true, calls, stream);

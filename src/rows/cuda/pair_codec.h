@@ -25,12 +25,6 @@ class PairCodec final : public DeviceCodec {
   GroupedBytes block_bytes(int head_dim) const override;
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override;
-  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    keys_->unpack_keys(call, stream);
-  }
-  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    values_->unpack_values(call, stream);
-  }
   void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
     keys_->unpack_keys_of(calls, stream);
   }
@@ -38,10 +32,6 @@ class PairCodec final : public DeviceCodec {
     values_->unpack_values_of(calls, stream);
   }
   Codec with_rows_alone(int head_dim) const override;
-  void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
-    keys_->move_keys(call, stream);
-    values_->move_values(call, stream);
-  }
   void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
     keys_->move_keys_of(calls, stream);
     values_->move_values_of(calls, stream);

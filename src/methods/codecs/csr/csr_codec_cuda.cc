@@ -69,18 +69,18 @@ class CsrDeviceCodec final : public DeviceCodec {
     code_side(true, batch, keys, stream);
     code_side(false, batch, values, stream);
   }
-  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    unpack_csr(coding_, keys_.device(), true, call, stream);
+  void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
+    for (const UnpackRowsCall& c : calls) unpack_csr(coding_, keys_.device(), true, c, stream);
   }
-  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    unpack_csr(coding_, values_.device(), false, call, stream);
+  void unpack_values_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
+    for (const UnpackRowsCall& c : calls) unpack_csr(coding_, values_.device(), false, c, stream);
   }
   std::shared_ptr<const DeviceCodec> with_rows_alone(int) const override {
     if (!turns_keys() || coding_.positions) return nullptr;
     return std::make_shared<CsrDeviceCodec>(plan_, true);
   }
-  void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_csr_rows(coding_, call, stream);
+  void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
+    for (const MoveCodesCall& call : calls) move_csr_rows(coding_, call, stream);
   }
   void add_token_mass(const TokenMass& call, const MassTarget* target,
                       cudaStream_t stream) const override {

@@ -41,11 +41,11 @@ class LadderDeviceCodec final : public DeviceCodec {
             cudaStream_t stream) const override {
     young_->code(batch, keys, values, stream);
   }
-  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    young_->unpack_keys(call, stream);
+  void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
+    young_->unpack_keys_of(calls, stream);
   }
-  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    young_->unpack_values(call, stream);
+  void unpack_values_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
+    young_->unpack_values_of(calls, stream);
   }
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {

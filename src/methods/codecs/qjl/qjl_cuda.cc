@@ -57,9 +57,9 @@ class QjlDeviceCodec final : public DeviceCodec {
   std::shared_ptr<const DeviceCodec> with_rows_alone(int) const override {
     return row_lists_ ? nullptr : std::make_shared<QjlDeviceCodec>(format_, true);
   }
-  void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_qjl_keys(projection_, call, stream);
-    values_->move_values(call, stream);
+  void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
+    for (const MoveCodesCall& call : calls) move_qjl_keys(projection_, call, stream);
+    values_->move_values_of(calls, stream);
   }
   void add_token_mass(const TokenMass& call, const MassTarget* target,
                       cudaStream_t stream) const override {
@@ -70,11 +70,11 @@ class QjlDeviceCodec final : public DeviceCodec {
     for (const CodeJob& job : keys) code_qjl_job(projection_, batch, job, stream);
     values_->code(batch, {}, values, stream);
   }
-  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    unpack_qjl_keys(projection_, call, stream);
+  void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
+    for (const UnpackRowsCall& call : calls) unpack_qjl_keys(projection_, call, stream);
   }
-  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    values_->unpack_values(call, stream);
+  void unpack_values_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
+    values_->unpack_values_of(calls, stream);
   }
   void check_loaded(const Archive& a, const LoadedCodes& codes) const override;
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
