@@ -37,8 +37,6 @@ void choose_at_once(std::span<const ChoiceWork> works, ChunkSpace& space, cudaSt
   judged.rows = of_layer.rows;
   any.chooser->choose(lent, judged, any.step, stream);
 
-  const CodeRoom::Shape shape{any.codec->block_bytes(of_layer.dim), heads, blocks};
-  const CodeRoom room(space.codes(CodeRoom::bytes(shape, works.size())), shape, works.size());
   std::vector<MoveCodesCall> moves;
   std::vector<KeepCall> sides;
   for (size_t i = 0; i < works.size(); ++i) {
@@ -50,7 +48,7 @@ void choose_at_once(std::span<const ChoiceWork> works, ChunkSpace& space, cudaSt
     side.kept = kept;
     side.kept_stride = lent.stride;
   }
-  keep_through(room, *any.codec, moves, stream);
+  keep_through(space.codes(keep_bytes(*any.codec, moves)), *any.codec, moves, stream);
   move_sides(sides, stream);
 }
 

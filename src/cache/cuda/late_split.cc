@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <functional>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cache/cuda/run_codes.h"
@@ -54,7 +54,6 @@ void close_up(std::span<SplitWork> works, ChunkSpace& space, cudaStream_t stream
   order_rows(orders, stream);
   std::vector<MoveCodesCall> moves;
   std::vector<KeepCall> sides;
-  CodeRoom::Shape shape;
   for (size_t i = 0; i < works.size(); ++i) {
     const SelectSpace& chosen = orders[i].space;
     const auto* numbers = reinterpret_cast<const int32_t*>(chosen.keys);  // order_rows
@@ -69,15 +68,9 @@ void close_up(std::span<SplitWork> works, ChunkSpace& space, cudaStream_t stream
     MoveCodesCall& move = moves.emplace_back(stores.codes->keep_later(count));
     move.kept = numbers;
     move.kept_stride = chosen.stride;
-    shape.heads = std::max(shape.heads, stores.heads());
-    shape.blocks = std::max(shape.blocks, whole_blocks(count) / kBlockRows);
   }
-  if (!moves.empty()) {
-    const DeviceCodec& codec = *works.front().codec;
-    shape.of_block = codec.block_bytes(moves.front().head_dim);
-    const CodeRoom room(space.codes(CodeRoom::bytes(shape, moves.size())), shape, moves.size());
-    keep_through(room, codec, moves, stream);
-  }
+  const DeviceCodec& codec = *works.front().codec;
+  keep_through(space.codes(keep_bytes(codec, moves)), codec, moves, stream);
   move_sides(sides, stream);
 }
 

@@ -87,12 +87,8 @@ void RunCodes::keep(const Kept& kept, ChunkSpace& space) {
   MoveCodesCall move = codes.keep_later(kept.count);
   move.kept = kept.rows;
   move.kept_stride = kept.stride;
-  const DeviceCodec& codec = codes.codec();
-  const size_t blocks = whole_blocks(kept.count) / kBlockRows;
-  const auto dim = static_cast<int>(s_.site.dim);
-  const CodeRoom::Shape shape{codec.block_bytes(dim), s_.heads(), blocks};
-  const CodeRoom room(space.codes(CodeRoom::bytes(shape, 1)), shape, 1);
-  keep_through(room, codec, {&move, 1}, s_.site.stream);
+  std::byte* memory = space.codes(keep_bytes(codes.codec(), {&move, 1}));
+  keep_through(memory, codes.codec(), {&move, 1}, s_.site.stream);
 }
 
 void RunCodes::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const {

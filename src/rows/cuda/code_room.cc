@@ -1,5 +1,6 @@
 #include "rows/cuda/code_room.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace pith::cuda {
@@ -8,6 +9,16 @@ namespace {
 constexpr size_t kAligned = 256;  // bytes
 
 size_t aligned(size_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; }
+
+/// The largest that any of them needs.
+CodeRoom::Shape shape_of(const DeviceCodec& codec, std::span<const MoveCodesCall> kept) {
+  CodeRoom::Shape shape{codec.block_bytes(kept.front().head_dim)};
+  for (const MoveCodesCall& move : kept) {
+    shape.heads = std::max(shape.heads, static_cast<size_t>(move.heads));
+    shape.blocks = std::max(shape.blocks, static_cast<size_t>(move.blocks()));
+  }
+  return shape;
+}
 
 }  // namespace
 
@@ -34,8 +45,14 @@ CodeBlocks CodeRoom::at(size_t place) const {
           shape_.blocks};
 }
 
-void keep_through(const CodeRoom& room, const DeviceCodec& codec, std::span<MoveCodesCall> kept,
+size_t keep_bytes(const DeviceCodec& codec, std::span<const MoveCodesCall> kept) {
+  return kept.empty() ? 0 : CodeRoom::bytes(shape_of(codec, kept), kept.size());
+}
+
+void keep_through(std::byte* memory, const DeviceCodec& codec, std::span<MoveCodesCall> kept,
                   cudaStream_t stream) {
+  if (kept.empty()) return;
+  const CodeRoom room(memory, shape_of(codec, kept), kept.size());
   std::vector<MoveCodesCall> back(kept.begin(), kept.end());
   for (size_t i = 0; i < kept.size(); ++i) {
     kept[i].to = back[i].from = room.at(i);

@@ -24,9 +24,10 @@ class CodeRoom {
   std::byte *key_codes_, *key_side_, *value_codes_, *value_side_;  // [places, heads, blocks]
 };
 
-/// Codes that stay at the room's places, `kept` saying which: they go through it and back to where
-/// they were. Nothing else says from where or where to.
-void keep_through(const CodeRoom& room, const DeviceCodec& codec, std::span<MoveCodesCall> kept,
+/// Codes that stay where they lie, `kept` saying which: they go through `memory` of so many bytes
+/// and back.
+size_t keep_bytes(const DeviceCodec& codec, std::span<const MoveCodesCall> kept);
+void keep_through(std::byte* memory, const DeviceCodec& codec, std::span<MoveCodesCall> kept,
                   cudaStream_t stream);
 
 /// The room that works of one batch need: none where they code in place.

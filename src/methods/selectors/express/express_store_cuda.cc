@@ -276,11 +276,9 @@ void ExpressStore::fold_all(std::span<const Taken> taken, cudaStream_t stream) {
     moves.back().kept = t.room.sources;
     moves.back().kept_stride = static_cast<size_t>(t.room.capacity);
   }
-  const CodeRoom::Shape shape{codec.block_bytes(static_cast<int>(any.site_.dim)), any.site_.heads,
-                              static_cast<size_t>(moves.front().blocks())};
   const DeviceArray<std::byte> memory(*any.site_.memory, MemoryKind::kScratch,
-                                      CodeRoom::bytes(shape, moves.size()), stream);
-  keep_through(CodeRoom(memory.data(), shape, moves.size()), codec, moves, stream);
+                                      keep_bytes(codec, moves), stream);
+  keep_through(memory.data(), codec, moves, stream);
 }
 
 void ExpressStore::add_rows(HeadRows& out, size_t head, int64_t) const {
