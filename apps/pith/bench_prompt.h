@@ -2,7 +2,6 @@
 // Memory of a prompt that was read a layer at a time (prompt=exact, prompt=once).
 
 #include <string>
-#include <vector>
 
 #include "pith/session.h"
 #include "report.h"

@@ -99,9 +99,9 @@ typedef struct pith_layer_step_args {
 } pith_layer_step_args;
 /* The steps of many layers of this compute, such as one layer's of all sequences of a batch:
  * `count` structs that lie `steps[0].size` bytes apart. Each layer at most once. The answers are
- * those of pith_layer_step for each, bit for bit; together they use all threads, or
- * share the GPU's launches of one token each. Arguments are
- * checked first: PITH_INVALID_ARGUMENT and PITH_CONTEXT_FULL change nothing. */
+ * those of pith_layer_step for each, bit for bit; together they use all threads, and on the GPU
+ * steps of one token share launches. Arguments are checked first: PITH_INVALID_ARGUMENT and
+ * PITH_CONTEXT_FULL change nothing. */
 pith_status pith_compute_step(pith_compute* compute, const pith_layer_step_args* steps,
                               size_t count, pith_error* error);
 /* Its two halves: rows without queries, queries without rows. */

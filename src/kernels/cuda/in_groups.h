@@ -16,16 +16,20 @@ void in_groups(std::span<const T> all, size_t most, const F& f) {
     f(all.subspan(first, std::min(most, all.size() - first)));
 }
 
+/// The largest of their numbers.
+template <class Call, class F>
+int most_of(std::span<const Call> calls, const F& number_of) {
+  int most = 0;
+  for (const Call& call : calls) most = std::max(most, number_of(call));
+  return most;
+}
+
 /// A grid of (blocks, heads, places) for calls of which each has `heads` and as many blocks as
 /// `blocks_of` says: those with fewer leave the others' blocks idle.
 template <class Call, class F>
 dim3 grid_of(std::span<const Call> calls, const F& blocks_of) {
-  int blocks = 0, heads = 0;
-  for (const Call& call : calls) {
-    blocks = std::max(blocks, blocks_of(call));
-    heads = std::max(heads, call.heads);
-  }
-  return dim3(blocks, heads, static_cast<unsigned>(calls.size()));
+  const int heads = most_of(calls, [](const Call& call) { return call.heads; });
+  return dim3(most_of(calls, blocks_of), heads, static_cast<unsigned>(calls.size()));
 }
 
 }  // namespace pith::cuda

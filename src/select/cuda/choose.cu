@@ -131,8 +131,7 @@ template <size_t kPlaces>
 void move_sides_of(std::span<const KeepCall> calls, cudaStream_t stream) {
   SideMoves<kPlaces> moves;
   std::ranges::copy(calls, moves.of);
-  int heads = 0;
-  for (const KeepCall& call : calls) heads = std::max(heads, call.rows.heads);
+  const int heads = most_of(calls, [](const KeepCall& call) { return call.rows.heads; });
   const dim3 grid(heads, static_cast<unsigned>(calls.size()));
   launch_kernel(move_side_kernel<kPlaces>, {grid, kChooseThreads}, stream,
                 "moving rows of the cache", moves);

@@ -168,9 +168,7 @@ __global__ void __launch_bounds__(kSideThreads)
 /// The most heads of any.
 template <class Call>
 int most_heads(std::span<const Call> calls) {
-  int heads = 0;
-  for (const Call& call : calls) heads = std::max(heads, call.rows.heads);
-  return heads;
+  return most_of(calls, [](const Call& call) { return call.rows.heads; });
 }
 
 template <class Call>
@@ -198,8 +196,7 @@ void gather_rows(const GatherCall& call, cudaStream_t stream) { gather_rows({&ca
 
 void gather_rows(std::span<const GatherCall> calls, cudaStream_t stream) {
   in_groups(calls, kMostLayers, [&](std::span<const GatherCall> some) {
-    int most = 0;
-    for (const GatherCall& call : some) most = std::max(most, call.count);
+    const int most = most_of(some, [](const GatherCall& call) { return call.count; });
     if (most == 0) return;
     const int pieces = most * (some.front().rows.dim / 8);
     const dim3 grid((pieces + kThreads - 1) / kThreads, most_heads(some),

@@ -52,11 +52,9 @@ void order_rows(std::span<const OrderCall> calls, cudaStream_t stream) {
   in_groups(calls, kPlaces, [&](std::span<const OrderCall> some) {
     OrderParams params{};
     std::ranges::copy(some, params.of);
-    int rows = 0, heads = 0;
-    for (const OrderCall& call : some) {
-      rows = std::max(rows, call.order.named + call.order.behind);
-      heads = std::max(heads, call.order.heads);
-    }
+    const int rows =
+        most_of(some, [](const OrderCall& c) { return c.order.named + c.order.behind; });
+    const int heads = most_of(some, [](const OrderCall& c) { return c.order.heads; });
     if (rows == 0) return;
     const dim3 grid(blocks_for(static_cast<size_t>(rows)), heads,
                     static_cast<unsigned>(some.size()));
