@@ -48,7 +48,7 @@ double append(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows) {
 }
 
 struct Times {
-  std::vector<double> chunk, plain, compared, judged;
+  std::vector<double> chunk, plain, compared, selected;
 };
 
 void decode(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows, Times& times) {
@@ -69,7 +69,7 @@ void decode(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows, Tim
     if (comparing) cache.attention_errors();
     if (t < 8) continue;
     (comparing ? times.compared : times.plain).push_back(end - begin);
-    if (comparing) times.judged.push_back(now_ms() - end);
+    if (comparing) times.selected.push_back(now_ms() - end);
   }
 }
 
@@ -97,7 +97,7 @@ void measure(Bench& b, const char* policy, size_t rows_before) {
       "\"first_chunk_with_probe_ms\": {:.2f}, \"chunk_ms\": {:.2f}, \"chunk_with_probe_ms\": "
       "{:.2f}, \"probe_MB\": {:.1f}}}\n",
       policy, rows_before, median(without.plain), median(with.plain), median(with.compared),
-      median(with.judged), without.chunk.front(), with.chunk.front(), median(without.chunk),
+      median(with.selected), without.chunk.front(), with.chunk.front(), median(without.chunk),
       median(with.chunk), static_cast<double>(bytes) / 1e6);
   std::fflush(stdout);
 }

@@ -4,7 +4,7 @@
 // (docs/decisions/0013-heavy-rows.md). The worst error of a sample is to drop or double a row
 // that carries much of the attention, now or for a question that is still to come.
 //
-// Rows enter the heavy store unjudged; when it has grown to budget + interval, the `interval`
+// Rows enter the heavy store one by one; when it has grown to budget + interval, the `interval`
 // lightest go to the inner selector, oldest first. Mass is that of the last `queries` queries:
 // older mass says nothing about the next query (0010). Cost per row: one selection over the heavy
 // rows every `interval` rows, for keys 4 D operations a heavy row in each, and one number added by

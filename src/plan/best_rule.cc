@@ -35,7 +35,7 @@ void KeepBest::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const
     n -= run;
     state.fed += run;
     state.body() += run;
-    if (full) judge(state, stay_at(state.fed), steps);
+    if (full) select(state, stay_at(state.fed), steps);
   }
 }
 
@@ -43,9 +43,9 @@ size_t KeepBest::period_at(size_t n) const {
   return sizes_.interval > 0 ? sizes_.interval : turn_of(budget_at(n));
 }
 
-void KeepBest::judge(PlanState& state, size_t stay, Steps& steps) const {
+void KeepBest::select(PlanState& state, size_t stay, Steps& steps) const {
   if (state.body() <= stay) return;
-  Step step{.op = Op::kJudge,
+  Step step{.op = Op::kSelect,
             .held = state.body(),
             .keep = static_cast<uint32_t>(stay),
             .old = static_cast<uint32_t>(state.own[kOld])};

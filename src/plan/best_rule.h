@@ -1,6 +1,6 @@
 #pragma once
 // The rule of every selector that gives rows a score and keeps the best: rows enter the body
-// unjudged, and when it is full, and when a prompt ends, the best stay.
+// as they come, and when it is full, and when a prompt ends, the best stay.
 
 #include <algorithm>
 
@@ -49,7 +49,7 @@ class KeepBest : public Rule {
 
   void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const final;
   void end_prompt(PlanState& state, Steps& steps) const final {
-    judge(state, budget_at(state.fed), steps);
+    select(state, budget_at(state.fed), steps);
   }
   MassRequest mass(const PlanState& state, size_t tokens) const final;
   bool by_contents() const final { return sizes_.sharing > 0; }
@@ -67,7 +67,7 @@ class KeepBest : public Rule {
 
  private:
   size_t period_at(size_t n) const;
-  void judge(PlanState& state, size_t stay, Steps& steps) const;
+  void select(PlanState& state, size_t stay, Steps& steps) const;
 
   BestSizes sizes_;
   MassWish wish_;

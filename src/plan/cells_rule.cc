@@ -15,7 +15,7 @@ void KeepCells::sample(PlanState& state, size_t most, Steps& steps) const {
   while (state.body() > most) {
     const auto old = static_cast<uint32_t>(state.own[kOld]);
     const auto keep = static_cast<uint32_t>(cells_.of(old, state.body()));
-    steps.push_back({.op = Op::kJudge, .held = state.body(), .keep = keep, .old = old});
+    steps.push_back({.op = Op::kSelect, .held = state.body(), .keep = keep, .old = old});
     state.own[kOld] = state.body() = keep;
   }
 }
@@ -34,7 +34,7 @@ void KeepCells::sample_prompt(PlanState& state, size_t most, Steps& steps) const
     const auto thinned = static_cast<uint32_t>(std::min<size_t>(rows, asked * stride));
     const size_t kept = fresh ? cells_.kept_new(thinned, stride) : cells_.of(thinned, thinned);
     const auto keep = static_cast<uint32_t>(held - thinned + kept);
-    steps.push_back({.op = Op::kJudge,
+    steps.push_back({.op = Op::kSelect,
                      .held = held,
                      .keep = keep,
                      .old = old,
@@ -52,7 +52,7 @@ void KeepCells::end_prompt(PlanState& state, Steps& steps) const {
     const size_t stride = cells_.whole_stride(held);
     const auto keep = static_cast<uint32_t>(cells_.kept_new(held, stride));
     const auto old = static_cast<uint32_t>(state.own[kOld]);
-    steps.push_back({.op = Op::kJudge, .held = held, .keep = keep, .old = old, .size = stride});
+    steps.push_back({.op = Op::kSelect, .held = held, .keep = keep, .old = old, .size = stride});
     state.own[kOld] = state.body() = keep;
   }
   if (state.body() > cells_.threshold) sample_prompt(state, cells_.most_of_prompt(), steps);

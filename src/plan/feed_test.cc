@@ -20,16 +20,16 @@ using Texts = std::vector<std::string>;
 
 /// Steps in short.
 Texts texts_of(const Steps& steps) {
-  const char* const names[] = {"append", "move",  "forget", "judge", "pick",
+  const char* const names[] = {"append", "move",  "forget", "select", "pick",
                                "halve",  "split", "weigh",  "take"};
   Texts out;
   for (const Step& s : steps) {
     std::string text = names[static_cast<size_t>(s.op)];
     if (s.rows > 0) text += " " + std::to_string(s.rows);
-    if (s.op == Op::kJudge || s.op == Op::kSplit)
+    if (s.op == Op::kSelect || s.op == Op::kSplit)
       text += " of " + std::to_string(s.held) + " keep " + std::to_string(s.keep);
     if (s.old > 0) text += " old " + std::to_string(s.old);
-    const bool around = s.op == Op::kJudge && s.first + s.behind > 0;
+    const bool around = s.op == Op::kSelect && s.first + s.behind > 0;
     if (s.op == Op::kHalve || around) text += " at " + std::to_string(s.first);
     if (s.behind > 0) text += " before " + std::to_string(s.behind);
     if (s.op == Op::kHalve || s.op == Op::kPick) text += " tag " + std::to_string(s.tag);
@@ -54,27 +54,27 @@ Texts ended(const Rule& rule, PlanState& state) {
   return texts_of(steps);
 }
 
-TEST(Feed, BestRowsAreJudgedAtBudgetAndInterval) {
+TEST(Feed, BestRowsAreSelectedAtBudgetAndInterval) {
   const KeepBest best({10, 4, 0});
   PlanState s;
   EXPECT_EQ(fed(best, s, 13), (Texts{"move 13"}));
-  EXPECT_EQ(fed(best, s, 1), (Texts{"move 1", "judge of 14 keep 10"}));
-  EXPECT_EQ(fed(best, s, 9), (Texts{"move 4", "judge of 14 keep 10 old 10", "move 4",
-                                    "judge of 14 keep 10 old 10", "move 1"}));
+  EXPECT_EQ(fed(best, s, 1), (Texts{"move 1", "select of 14 keep 10"}));
+  EXPECT_EQ(fed(best, s, 9), (Texts{"move 4", "select of 14 keep 10 old 10", "move 4",
+                                    "select of 14 keep 10 old 10", "move 1"}));
   Steps end;
   best.end_prompt(s, end);
   ASSERT_EQ(end.size(), 1u);
   EXPECT_EQ(end[0].held, 11u);
   EXPECT_EQ(end[0].keep, 10u);
   best.end_prompt(s, end);
-  EXPECT_EQ(end.size(), 1u) << "nothing is left to judge";
+  EXPECT_EQ(end.size(), 1u) << "nothing is left to select";
 }
 
 TEST(Feed, WithoutAnIntervalABodyNeverHoldsMoreThanItsBudget) {
   const KeepBest best({40, 0, 0});
   PlanState s;
   EXPECT_EQ(fed(best, s, 40), (Texts{"move 40"}));
-  EXPECT_EQ(fed(best, s, 5), (Texts{"move 1", "judge of 41 keep 36", "move 4"}));
+  EXPECT_EQ(fed(best, s, 5), (Texts{"move 1", "select of 41 keep 36", "move 4"}));
   Steps end;
   best.end_prompt(s, end);
   EXPECT_TRUE(end.empty()) << "41 rows would be too many";
@@ -92,12 +92,12 @@ TEST(Feed, RowsThatASlidingLayerHasLeftBehindAreNamed) {
   EXPECT_EQ(steps[1].hidden, 4);  // 20 tokens seen: the next query sees positions from 5 on
 }
 
-TEST(Feed, CellsAreJudgedWhenARowFindsNoRoom) {
+TEST(Feed, CellsAreSelectedWhenARowFindsNoRoom) {
   const KeepCells cells({10, 5, 3}, true, false);
   PlanState s;
   EXPECT_EQ(fed(cells, s, 10), (Texts{"move 10"}));
-  EXPECT_EQ(fed(cells, s, 1), (Texts{"judge of 10 keep 2", "move 1"}));
-  EXPECT_EQ(fed(cells, s, 8), (Texts{"move 7", "judge of 10 keep 3 old 2", "move 1"}));
+  EXPECT_EQ(fed(cells, s, 1), (Texts{"select of 10 keep 2", "move 1"}));
+  EXPECT_EQ(fed(cells, s, 8), (Texts{"move 7", "select of 10 keep 3 old 2", "move 1"}));
 }
 
 TEST(Feed, OfAPromptNoMoreCellsAreThinnedThanMustBe) {
@@ -112,12 +112,12 @@ TEST(Feed, OfAPromptNoMoreCellsAreThinnedThanMustBe) {
   };
   EXPECT_EQ(prompt(100), Texts{});
   // 7 cells of 5 lose 28 rows, where 26 must go.
-  EXPECT_EQ(prompt(101), (Texts{"judge of 101 keep 73 at 0 before 66"}));
-  EXPECT_EQ(prompt(375), (Texts{"judge of 375 keep 75"}));
+  EXPECT_EQ(prompt(101), (Texts{"select of 101 keep 73 at 0 before 66"}));
+  EXPECT_EQ(prompt(375), (Texts{"select of 375 keep 75"}));
   // All new cells, then one of old rows.
   EXPECT_EQ(prompt(376),
-            (Texts{"judge of 376 keep 76", "judge of 76 keep 74 old 76 at 0 before 73"}));
-  EXPECT_EQ(prompt(1125), (Texts{"judge of 1125 keep 225", "judge of 225 keep 75 old 225"}));
+            (Texts{"select of 376 keep 76", "select of 76 keep 74 old 76 at 0 before 73"}));
+  EXPECT_EQ(prompt(1125), (Texts{"select of 1125 keep 225", "select of 225 keep 75 old 225"}));
 
   PlanState s;
   s.gathers = true;
@@ -125,18 +125,18 @@ TEST(Feed, OfAPromptNoMoreCellsAreThinnedThanMustBe) {
   ended(cells, s);
   s.gathers = false;
   // 7 rows are old; the next 93 are new.
-  EXPECT_EQ(fed(cells, s, 28), (Texts{"move 27", "judge of 100 keep 22 old 7", "move 1"}));
+  EXPECT_EQ(fed(cells, s, 28), (Texts{"move 27", "select of 100 keep 22 old 7", "move 1"}));
   s.gathers = true;
   // A prompt behind old rows: they stay until no new row is left to thin.
   fed(cells, s, 95);
-  EXPECT_EQ(ended(cells, s), (Texts{"judge of 118 keep 74 old 22 at 22 before 41"}));
+  EXPECT_EQ(ended(cells, s), (Texts{"select of 118 keep 74 old 22 at 22 before 41"}));
 }
 
 TEST(Feed, SamplesAreDrawnInPieces) {
   const KeepSample sample(40, true);
   PlanState s;
-  EXPECT_EQ(fed(sample, s, 40), (Texts{"judge 32 of 0 keep 32", "judge 8 of 32 keep 40"}));
-  EXPECT_EQ(fed(sample, s, 2), (Texts{"judge 2 of 40 keep 40", "weigh 42/40"}));
+  EXPECT_EQ(fed(sample, s, 40), (Texts{"select 32 of 0 keep 32", "select 8 of 32 keep 40"}));
+  EXPECT_EQ(fed(sample, s, 2), (Texts{"select 2 of 40 keep 40", "weigh 42/40"}));
 }
 
 TEST(Feed, HeavyRowsGiveTheLightestToTheirRule) {
@@ -192,7 +192,7 @@ TEST(Feed, ACoresetIsThinnedWhenARowFindsNoRoom) {
   EXPECT_EQ(s.body(), 5u);
 }
 
-TEST(Feed, VotesStartAnewAPeriodBeforeTheJudgement) {
+TEST(Feed, VotesStartAnewAPeriodBeforeTheSelection) {
   const KeepBest best({10, 4, 0}, {MassWish::Of::kVotes, 3});
   PlanState s;
   EXPECT_EQ(best.mass(s, 5), (MassRequest{3, true}));  // a long pass brings all votes itself

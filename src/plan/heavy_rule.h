@@ -1,6 +1,6 @@
 #pragma once
-// Heavy rows apart (docs/decisions/0013-heavy-rows.md): rows gather in kHeavy unjudged; when there
-// are budget + interval, `budget` stay: those with the most recent attention mass, and of the
+// Heavy rows apart (docs/decisions/0013-heavy-rows.md): rows gather in kHeavy unselected; when
+// there are budget + interval, `budget` stay: those with the most recent attention mass, and of the
 // others those whose keys are most unlike the rest (0013). The `interval` others go to another
 // rule, oldest first.
 

@@ -72,7 +72,7 @@ class Model {
         return;
       case Op::kMove: return put(s.to, take(s.from, s.rows));
       case Op::kForget: dropped_ += take(s.from, s.rows).size(); return;
-      case Op::kJudge: {
+      case Op::kSelect: {
         Rows& body = at(Zone::kBody);
         Rows fresh = s.rows > 0 ? take(s.from, s.rows) : Rows();
         if (s.keep == kByContents) {

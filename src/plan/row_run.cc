@@ -14,9 +14,9 @@ void RowRun::apply(const Step& step) {
       if (step.to == Zone::kBody) come(step.from, step.rows);
       if (step.to == Zone::kHeavy) heavy += step.rows;
       return;
-    case Op::kJudge:
+    case Op::kSelect:
       come(step.from, step.rows);
-      body = judged = step.keep;
+      body = selected = step.keep;
       return weigh_tail(0, {});
     case Op::kHalve:
       body = step.first + step.rows / 2 + step.behind;
@@ -44,18 +44,18 @@ void RowRun::weigh_tail(uint32_t first, const Weighted& tail) {
     weighted.push_back(tail);
 }
 
-void LateJudgements::put_off(RowRun& run, const Step& step) {
+void LateSelections::put_off(RowRun& run, const Step& step) {
   if (step.op == Op::kWeigh) {
     weigh_ = step;
     return;
   }
   run.apply({.op = Op::kMove, .from = step.from, .rows = step.rows});
-  judge_ = {.op = Op::kJudge, .keep = step.keep};
+  select_ = {.op = Op::kSelect, .keep = step.keep};
 }
 
-std::optional<Step> LateJudgements::due(const RowRun& run, uint32_t least) const {
-  if (judge_.op != Op::kJudge || run.body < judge_.keep + least) return std::nullopt;
-  Step step = judge_;
+std::optional<Step> LateSelections::due(const RowRun& run, uint32_t least) const {
+  if (select_.op != Op::kSelect || run.body < select_.keep + least) return std::nullopt;
+  Step step = select_;
   step.held = run.body;
   return step;
 }

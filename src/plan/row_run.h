@@ -21,11 +21,11 @@ struct RowRun {
   };
 
   uint32_t body = 0, evicted = 0, heavy = 0;
-  uint32_t judged = 0;             ///< of the body's first rows: those that a kJudge left
+  uint32_t selected = 0;           ///< of the body's first rows: those that a kSelect left
   std::vector<Weighted> weighted;  ///< of the body's first rows; all others have weight 1
 
   uint32_t rows() const { return body + evicted + heavy; }
-  /// The first of the body's rows that a kJudge or kHalve moves.
+  /// The first of the body's rows that a kSelect or kHalve moves.
   static uint32_t first_of(const Step& step) { return step.op == Op::kHalve ? step.first : 0; }
   /// How many of these stay.
   static uint32_t kept_of(const Step& step) {
@@ -45,9 +45,9 @@ struct RowRun {
 /// Selections of rows that join a body, where what stays does not depend on when they are selected
 /// from: a device may let them wait for others. Until then their rows are the run's last, of weight
 /// 1.
-class LateJudgements {
+class LateSelections {
  public:
-  /// Puts off a kJudge, and a kWeigh after it.
+  /// Puts off a kSelect, and a kWeigh after it.
   void put_off(RowRun& run, const Step& step);
   /// The selections due once `least` rows are to go, in one: this, and then weigh() is applied.
   std::optional<Step> due(const RowRun& run, uint32_t least) const;
@@ -57,14 +57,14 @@ class LateJudgements {
   void archive(Archive& a, uint32_t keep);
 
  private:
-  Step judge_, weigh_;
+  Step select_, weigh_;
 };
 
 template <class Archive>
 void RowRun::archive(Archive& a, uint32_t most, size_t weights) {
-  for (uint32_t* rows : {&body, &evicted, &heavy, &judged})
+  for (uint32_t* rows : {&body, &evicted, &heavy, &selected})
     a.number(*rows, most, "more rows than tokens");
-  a.need(judged <= body, "more selected rows than the body has");
+  a.need(selected <= body, "more selected rows than the body has");
   size_t runs = weighted.size();
   a.number(runs, weights, "more weights than the policy gives");
   weighted.resize(runs);
@@ -79,11 +79,11 @@ void RowRun::archive(Archive& a, uint32_t most, size_t weights) {
 }
 
 template <class Archive>
-void LateJudgements::archive(Archive& a, uint32_t keep) {
-  bool judges = judge_.op == Op::kJudge, weighs = weigh_.op == Op::kWeigh;
-  a.flag(judges);
+void LateSelections::archive(Archive& a, uint32_t keep) {
+  bool selects = select_.op == Op::kSelect, weighs = weigh_.op == Op::kWeigh;
+  a.flag(selects);
   a.flag(weighs);
-  if (judges) judge_ = {.op = Op::kJudge, .keep = keep};
+  if (selects) select_ = {.op = Op::kSelect, .keep = keep};
   if (weighs) weigh_.op = Op::kWeigh;
   a.number(weigh_.weight, UINT64_MAX);
   a.number(weigh_.of, UINT64_MAX);

@@ -112,12 +112,12 @@ TEST(Runs, WeightsOfLevelsFollowFromTheNumberOfBatches) {
 
 // A device that selects a sample 32 rows at a time, and at the end of long passes, holds at most 31
 // rows that the plan has dropped, and weighs the others as the plan did at the last selection.
-TEST(Runs, JudgementsThatWaitEndAsThePlan) {
+TEST(Runs, SelectionsThatWaitEndAsThePlan) {
   EXPECT_TRUE(rc::check([] {
     const KeepSample sample(*rc::gen::inRange<size_t>(1, 90), true);
     Plan plan(std::make_shared<KeepSample>(sample), {2, 5, 1}, size_t{1} << 30);
     RowRun run;
-    LateJudgements late;
+    LateSelections late;
     const auto catch_up = [&](uint32_t least) {
       const std::optional<Step> step = late.due(run, least);
       if (!step) return;
@@ -127,7 +127,7 @@ TEST(Runs, JudgementsThatWaitEndAsThePlan) {
     for (int pass = 0; pass < 150; ++pass) {
       const size_t tokens = *rc::gen::elementOf(std::vector<size_t>{1, 1, 1, 1, 1, 100});
       for (const Step& step : plan.append(tokens)) {
-        if (step.op == Op::kJudge || step.op == Op::kWeigh)
+        if (step.op == Op::kSelect || step.op == Op::kWeigh)
           late.put_off(run, step);
         else
           run.apply(step);

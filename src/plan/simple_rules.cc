@@ -38,7 +38,7 @@ void DropAll::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const 
 
 void KeepShare::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const {
   state.fed += n;
-  steps.push_back({.op = Op::kJudge, .from = from, .rows = n, .keep = kByContents});
+  steps.push_back({.op = Op::kSelect, .from = from, .rows = n, .keep = kByContents});
   if (weights_) steps.push_back({.op = Op::kWeigh});
   state.body() += n;
 }
@@ -56,7 +56,7 @@ void KeepSample::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) con
     run = std::min(n, kSamplePiece);
     const auto keep = static_cast<uint32_t>(std::min<size_t>(budget_, state.body() + run));
     steps.push_back(
-        {.op = Op::kJudge, .from = from, .rows = run, .held = state.body(), .keep = keep});
+        {.op = Op::kSelect, .from = from, .rows = run, .held = state.body(), .keep = keep});
     state.body() = keep;
   }
   if (weights_ && state.fed > budget_)

@@ -26,7 +26,7 @@ enum class Op : uint8_t {
   kAppend,  ///< the next `rows` tokens of a pass go to `to`
   kMove,    ///< the oldest `rows` of `from` go to the end of `to`
   kForget,  ///< the oldest `rows` of `from` go
-  kJudge,   ///< of `held` rows of the body and the oldest `rows` of `from` `keep` stay, in the body
+  kSelect,  ///< of `held` rows of the body and the oldest `rows` of `from` `keep` stay, in the body
   kPick,    ///< of each stratum of `size` rows of `from` one goes to the body, see below
   kHalve,   ///< of body rows [first, first + rows) half stay, see below
   kSplit,   ///< of `held` rows of kHeavy `keep` stay, the other `rows` go to kEvicted
@@ -46,19 +46,20 @@ inline constexpr uint32_t kByContents = UINT32_MAX;
 struct Step {
   Op op = Op::kMove;
   Zone from = Zone::kLeaving, to = Zone::kBody;
-  /// kJudge: heads keep `keep` rows on average: each its `least` best, and of all their other rows
+  /// kSelect: heads keep `keep` rows on average: each its `least` best, and of all their other rows
   /// together the best.
   bool shared = false;
   uint32_t rows = 0;
-  uint32_t held = 0;    ///< kJudge, kSplit
-  uint32_t keep = 0;    ///< kJudge, kSplit; kJudge: kByContents if the choice says how many
-  uint32_t old = 0;     ///< kJudge: the first of `held`, which a selection left
-  uint32_t first = 0;   ///< kPick, kHalve; kJudge: where cells begin, rows before them stay
-  uint32_t behind = 0;  ///< kHalve; kJudge: so many rows behind the cells stay
+  uint32_t held = 0;    ///< kSelect, kSplit
+  uint32_t keep = 0;    ///< kSelect, kSplit; kSelect: kByContents if the choice says how many
+  uint32_t old = 0;     ///< kSelect: the first of `held`, which a selection left
+  uint32_t first = 0;   ///< kPick, kHalve; kSelect: where cells begin, rows before them stay
+  uint32_t behind = 0;  ///< kHalve; kSelect: so many rows behind the cells stay
   uint32_t tag = 0;     ///< kPick, kHalve
-  uint32_t least = 0;   ///< kJudge, if shared; kSplit: of `keep` those that stay for their keys
-  uint64_t size = 0;  ///< kPick; kJudge: rows of a cell, where the choice goes by cells of one size
-  int64_t hidden = 0;   ///< kJudge: rows at positions below this are never seen again
+  uint32_t least = 0;   ///< kSelect, if shared; kSplit: of `keep` those that stay for their keys
+  uint64_t size =
+      0;  ///< kPick; kSelect: rows of a cell, where the choice goes by cells of one size
+  int64_t hidden = 0;   ///< kSelect: rows at positions below this are never seen again
   uint64_t weight = 1;  ///< kHalve, kWeigh
   uint64_t of = 1;      ///< kWeigh
 
@@ -71,9 +72,9 @@ struct PlanState {
   uint64_t tokens = 0;  ///< seen
   uint64_t open = 0;    ///< of these, not protected
   uint64_t fed = 0;     ///< of these, given to the rule that keeps the body
-  /// Rows come of a prompt at whose end they are judged, and not before.
+  /// Rows come of a prompt at whose end they are selected, and not before.
   bool gathers = false;
-  /// Of a head. A body that is judged by contents: the most it can have; where heads share their
+  /// Of a head. A body that is selected by contents: the most it can have; where heads share their
   /// rows: what they have on average.
   std::array<uint32_t, kZones> rows{};
   std::array<uint64_t, 24> own{};  ///< the rule's

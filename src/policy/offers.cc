@@ -19,7 +19,7 @@ const char* text_of(Needs::Body body) {
     case Needs::Body::kNone: return "no row behind the window";
     case Needs::Body::kDrawn: return "rows drawn as they come, other numbers in each head";
     case Needs::Body::kHalved: return "rows that are coded when they are final";
-    case Needs::Body::kJudged: return "rows that are selected again";
+    case Needs::Body::kSelected: return "rows that are selected again";
     default: return "rows that are selected again, many at once";
   }
 }
@@ -72,7 +72,7 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .any_type = true,
                                  .roles = true,
                                  .shares = true,
-                                 .judges_sliding = true,
+                                 .selects_sliding = true,
                                  .positions = true,
                                  .turns_protected = true,
                                  .gathers = true,
@@ -82,7 +82,7 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .any_type = false,
                                  .roles = false,
                                  .shares = false,
-                                 .judges_sliding = false,
+                                 .selects_sliding = false,
                                  .positions = false,
                                  .turns_protected = false,
                                  .gathers = false,
@@ -148,12 +148,12 @@ void compare_rows(Found& found, const Asked& a, const DeviceOffers& d, const std
           fmt::format("as many leave as are coded together: heavy_interval is a multiple of {}",
                       a.block()));
   require(
-      found, drawn || a.learns() <= a.unjudged,
+      found, drawn || a.learns() <= a.unselected,
       fmt::format("{}, whose tables are made of the first {} rows behind the window,", what,
                   a.learns()),
       fmt::format("rows are not selected before there are as many, and here they are from {} on: "
                   "a larger budget, a larger store of heavy rows, or smaller tables",
-                  a.unjudged));
+                  a.unselected));
 }
 
 }  // namespace
@@ -214,7 +214,7 @@ std::vector<Difference> compare(const Asked& a) {
 
   const std::string in_window =
       fmt::format("in a layer that slides over a window of {} tokens", a.slides);
-  require(found, a.slides == 0 || d.judges_sliding || plain,
+  require(found, a.slides == 0 || d.selects_sliding || plain,
           fmt::format("the selector '{}' {}", a.selector, in_window),
           "exact, local and streaming_llm are there, selectors by score whose budget is no smaller "
           "than that window, and every one while the context is no longer than it");

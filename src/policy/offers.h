@@ -32,13 +32,13 @@ struct Limit {
 struct Needs {
   /// The fate of rows that leave the window.
   enum class Body : uint8_t {
-    kAll,     ///< all stay, one after the other
-    kNone,    ///< none stays
-    kDrawn,   ///< each stays or goes as it comes; heads hold different numbers of them
-    kHalved,  ///< halved until they are final, exact on the GPU, and only then coded there
-    kJudged,  ///< selected again while they are stored
-    kCoreset  ///< many at once go through a coreset, which selects and halves them again
-  } body = Body::kJudged;
+    kAll,       ///< all stay, one after the other
+    kNone,      ///< none stays
+    kDrawn,     ///< each stays or goes as it comes; heads hold different numbers of them
+    kHalved,    ///< halved until they are final, exact on the GPU, and only then coded there
+    kSelected,  ///< selected again while they are stored
+    kCoreset    ///< many at once go through a coreset, which selects and halves them again
+  } body = Body::kSelected;
   bool mass = false;         ///< attention mass of each row
   bool queries = false;      ///< statistics of the queries
   bool rope = false;         ///< the RoPE that queries came with: they are rotated back
@@ -53,7 +53,7 @@ struct Needs {
   bool cache_positions = false;  ///< keys stand at positions inside the cache
 
   bool all() const { return body == Body::kAll; }
-  bool again() const { return body == Body::kJudged || body == Body::kCoreset; }
+  bool again() const { return body == Body::kSelected || body == Body::kCoreset; }
   /// In words.
   std::string text() const;
 };
@@ -82,7 +82,7 @@ struct DeviceOffers {
   bool any_type;          ///< rows of f32, and several types of number in one cache
   bool roles;             ///< rows that count for one of softmax's two sums alone
   bool shares;            ///< budgets that heads share: over codes, and of any heads
-  bool judges_sliding;    ///< selectors in layers that slide over a window of their own
+  bool selects_sliding;   ///< selectors in layers that slide over a window of their own
   bool positions;         ///< every row has its position beside it
   bool turns_protected;   ///< keys of protected rows that stand at positions inside the cache
   bool gathers;           ///< prompts whose rows are kept until their end, and then selected from
@@ -104,7 +104,7 @@ struct Asked {
   Offers keys, values;
   DType key_rows = DType::kF16, value_rows = DType::kF16;  ///< of exact rows
   DType key_body = DType::kF16, value_body = DType::kF16;  ///< of bodies without a codec
-  size_t unjudged =
+  size_t unselected =
       0;  ///< rows of a body when it may first be selected from; only where tables are learnt
   bool protect = false;  ///< rows are protected
   PromptReading prompt = PromptReading::kChunks;

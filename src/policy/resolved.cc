@@ -125,7 +125,7 @@ ScheduleShape schedule_of(const CohortPolicy& c) {
 /// Where a layer hides rows and `exact` holds no more of them than the selector may, it is `exact`
 /// there. A device that does not select in such layers holds all rows too, under the selector's
 /// name, where that surely keeps all that a query can see.
-void spare_judgements(CohortPolicy& c) {
+void spare_selections(CohortPolicy& c) {
   if (c.slides == 0 || c.selector.needs.all()) return;
   const SelectorRow& row = selector_row("exact");
   const MethodOptions options = row.read({"exact", {}});
@@ -133,8 +133,8 @@ void spare_judgements(CohortPolicy& c) {
   const Rule& rule = *c.selector.rule;
   const size_t tokens = c.budget.context > 0 ? c.budget.context : kEndlessStream;
   const bool as_many = exact.rule->most_rows(tokens) <= rule.mean_rows(tokens);
-  const bool judges = DeviceOffers::of(c.device).judges_sliding;
-  if (judges ? !as_many : rule.keeps_newest() < c.slides) return;
+  const bool selects = DeviceOffers::of(c.device).selects_sliding;
+  if (selects ? !as_many : rule.keeps_newest() < c.slides) return;
   if (!as_many) exact.text = c.selector.text;
   c.selector = std::move(exact);
   c.side_bytes = row.side_bytes;
@@ -142,7 +142,7 @@ void spare_judgements(CohortPolicy& c) {
 }
 
 /// Rows of a body when it may first be selected from, counted up to `most`.
-size_t unjudged_rows(const Rule& rule, size_t most) {
+size_t unselected_rows(const Rule& rule, size_t most) {
   PlanState state;
   Steps steps;
   for (size_t n = 1; n <= most; ++n) {
@@ -151,7 +151,7 @@ size_t unjudged_rows(const Rule& rule, size_t most) {
     PlanState at_end = state;
     rule.end_prompt(at_end, steps);
     for (const Step& step : steps) {
-      if (step.op == Op::kJudge && step.keep < step.held + step.rows) return step.held + step.rows;
+      if (step.op == Op::kSelect && step.keep < step.held + step.rows) return step.held + step.rows;
       if (step.op == Op::kSplit) return step.held;
     }
   }
@@ -186,7 +186,7 @@ Asked CohortPolicy::asked(bool protect) const {
           .value_rows = values.exact,
           .key_body = keys.body,
           .value_body = values.body};
-  a.unjudged = a.learns() > 0 ? unjudged_rows(*selector.rule, a.learns()) : 0;
+  a.unselected = a.learns() > 0 ? unselected_rows(*selector.rule, a.learns()) : 0;
   a.protect = protect && site.sliding_window == 0;
   a.prompt = prompt;
   a.apart = heads.back() - heads.front() + 1 != static_cast<int>(heads.size());
@@ -295,7 +295,7 @@ CohortPolicy place_rule(const PolicyRule& rule, const RulePlace& place) {
     c.selector = row.resolve({options, c.budget, c.site});
     const auto seen = static_cast<size_t>(c.site.sliding_window);
     c.slides = shape.context > 0 && seen >= shape.context ? 0 : seen;
-    spare_judgements(c);
+    spare_selections(c);
     c.schedule = schedule_of(c);
   }
   return c;

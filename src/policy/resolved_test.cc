@@ -105,7 +105,7 @@ TEST(Refusals, SayWhatIsNotThere) {
                  "others between them");
 }
 
-// A budget of all rows that a layer can see: nothing is judged there, but in other layers it is.
+// A budget of all rows that a layer can see: nothing is selected there, but in other layers it is.
 TEST(ResolvedPolicy, SelectorsThatLoseNothingInASlidingLayerAreExactThere) {
   for (const char* policy : {"snapkv(budget=128,interval=32)+int4", "h2o(budget=147)",
                              "adakv(budget=200)", "knorm(budget=128,interval=1)"}) {

@@ -70,7 +70,7 @@ void BodySteps::run(std::span<const Step> steps) {
     }
     n = 1;
     switch (steps[i].op) {
-      case Op::kJudge: judge(steps[i]); break;
+      case Op::kSelect: select(steps[i]); break;
       case Op::kSplit: split(steps[i]); break;
       case Op::kForget: forget(steps[i]); break;
       case Op::kWeigh: weigh(steps[i]); break;
@@ -115,7 +115,7 @@ void BodySteps::run_one(const Step& step, size_t h, const NewRows& rows) const {
 
 // Rows that join are few and cheap to select: heads go in turn. A body is selected from on all
 // threads.
-void BodySteps::judge(const Step& step) {
+void BodySteps::select(const Step& step) {
   Incoming& in = incoming(step.from);
   selector_.chooser->prepare(step, bodies_);
   auto one = [&](size_t h, int) {

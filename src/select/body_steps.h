@@ -37,7 +37,7 @@ class BodySteps {
   Incoming& incoming(Zone zone) { return zone == Zone::kEvicted ? evicted_ : leaving_; }
   void run_each(std::span<const Step> steps);
   void run_one(const Step& step, size_t head, const NewRows& rows) const;
-  void judge(const Step& step);
+  void select(const Step& step);
   void split(const Step& step);
   NewRows take_lightest(RowStore& store, const Step& step, Evicted& out) const;
   void forget(const Step& step);

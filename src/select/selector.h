@@ -93,7 +93,7 @@ class Chooser {
 
   /// Before the heads of a selection are asked: for what they share.
   virtual void prepare(const Step& /*step*/, std::span<HeadBody> /*bodies*/) {}
-  /// Names the rows of head `h` that a kJudge leaves. Several heads are asked at the same time.
+  /// Names the rows of head `h` that a kSelect leaves. Several heads are asked at the same time.
   virtual Chosen choose(const Step& step, size_t h, HeadBody& body, const NewRows& fresh);
   /// After a selection: the rows that were named are all that is left.
   virtual void kept(const Step& /*step*/, std::span<HeadBody> /*bodies*/) {}

@@ -74,7 +74,7 @@ std::unique_ptr<EngineBackend> make_engine(const std::shared_ptr<const Model>& m
                                    : make_cpu_engine(model, o, runtime);
 }
 
-// Selectors that judge rows by the prompt's last queries (SnapKV: 64) find them in one chunk.
+// Selectors that select rows by the prompt's last queries (SnapKV: 64) find them in one chunk.
 constexpr size_t kLastChunk = 64;
 
 Error as_error(const std::exception_ptr& thrown) {

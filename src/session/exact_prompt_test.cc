@@ -156,8 +156,8 @@ std::pair<size_t, Ledger> peak(const std::string& policy, const Ids& ids) {
   return {e->peak_bytes() - before, session.ledger()};
 }
 
-// The residual stream, the exact rows of a layer (f32), those that gather to be judged, and what is
-// held at last: far below the rows of all layers, and within the estimate.
+// The residual stream, the exact rows of a layer (f32), those that gather to be selected, and what
+// is held at last: far below the rows of all layers, and within the estimate.
 TEST(ExactPrompts, TakeOneLayersRowsBesideTheResidualStream) {
   const Ids ids = some_ids(3000, 1);
   const ModelConfig& c = demo()->config();
@@ -177,9 +177,9 @@ TEST(ExactPrompts, TakeOneLayersRowsBesideTheResidualStream) {
   EXPECT_GE(peak("exact,dtype=f32", ids).first, layers * layer);
 }
 
-// One judgement of all rows, by the votes of the prompt's last queries: as many rows as asked, and
-// those that a body without bounds would have judged.
-TEST(ExactPrompts, OnceJudgesAtTheEndAlone) {
+// One selection of all rows, by the votes of the prompt's last queries: as many rows as asked, and
+// those that a body without bounds would have selected.
+TEST(ExactPrompts, OnceSelectsAtTheEndAlone) {
   const Ids ids = some_ids(900, 2);
   const auto e = engine(96);
   for (const std::string selector : {"snapkv", "h2o", "keydiff", "expected_attention", "tova"}) {

@@ -31,7 +31,7 @@ inline std::vector<int32_t> some_ids(size_t count, uint64_t seed, uint64_t vocab
 }
 
 /// Selectors of every kind, codecs of every kind, tables that are learnt, positions that move, and
-/// sizes that make them judge and code on the way.
+/// sizes that make them select and code on the way.
 inline const std::vector<std::string>& policies() {
   static const std::vector<std::string> all = {
       "exact",

@@ -97,7 +97,7 @@ TEST(CudaCache, HoldsTheRowsThatTheCpuHolds) {
       if (rows_tell_all(text)) {
         EXPECT_LT(pair.oracle_error(), 3 * bound);
       }
-      if (!judged_late(text)) {
+      if (!selected_late(text)) {
         EXPECT_GE(pair.compared(), chained ? 0.6 : 0.7);
       }
       const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
@@ -170,13 +170,13 @@ TEST(CudaCache, TokensAloneHoldTheSame) {
     if (left_out()) continue;
     Pair pair(policy, 64, DType::kF16);
     for (int t = 0; t < 4 + 64 + 100 + 64; ++t) pair.run_token();
-    if (judged_late(policy)) pair.end_prefill();
+    if (selected_late(policy)) pair.end_prefill();
     EXPECT_GE(pair.same_rows(), 0.99);
     EXPECT_LT(pair.worst(), 3e-3);
     if (rows_tell_all(policy)) {
       EXPECT_LT(pair.oracle_error(), 9e-3);
     }
-    if (!judged_late(policy)) {
+    if (!selected_late(policy)) {
       EXPECT_GE(pair.compared(), 0.7);
     }
   }
@@ -251,7 +251,7 @@ TEST(CudaCache, WideHeadsHoldTheRowsThatTheCpuHolds) {
 
 // Rows that are selected again in codes. Sizes are such that both devices hold the same codes at
 // each step: multiples of 32.
-TEST(CudaCache, CodedRowsAreJudgedAgain) {
+TEST(CudaCache, CodedRowsAreSelectedAgain) {
   PITH_NEEDS_GPU();
   for (const char* text :
        {"snapkv(budget=96,interval=64)", "pyramidkv(budget=96,interval=64,beta=1)",
@@ -311,7 +311,7 @@ TEST(CudaCache, CodedRowsOfAnyNumber) {
           EXPECT_LT(pair.worst(), fine ? 2e-2 : 0.3);
         }
         const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
-        if (!judged_late(policy)) {
+        if (!selected_late(policy)) {
           EXPECT_EQ(cpu.rows_kept, gpu.rows_kept);
           EXPECT_GE(gpu.payload, cpu.payload);
           EXPECT_LE(gpu.payload, cpu.payload + late_bytes(prompt ? 128 : 64));

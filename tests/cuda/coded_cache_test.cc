@@ -48,7 +48,7 @@ TEST(CudaCodedCache, HoldsTheRowsThatTheCpuHolds) {
       for (int t = 0; t < 64; ++t) pair.run_token();
       EXPECT_GE(pair.same_rows(), 0.99);
       EXPECT_LT(pair.worst(), dtype == DType::kBF16 ? 2e-2 : 3e-3);
-      if (!judged_late(text)) {
+      if (!selected_late(text)) {
         EXPECT_GE(pair.compared(), leaves_in_blocks(text) ? 0.03 : 0.7);
       }
       const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
@@ -70,7 +70,7 @@ TEST(CudaCodedCache, TokensAloneHoldTheSame) {
     Pair pair(policy, 64, DType::kF16);
     pair.draw_codes();
     for (int t = 0; t < 288; ++t) pair.run_token();
-    if (judged_late(text)) pair.end_prefill();
+    if (selected_late(text)) pair.end_prefill();
     EXPECT_GE(pair.same_rows(), 0.99);
     EXPECT_LT(pair.worst(), 3e-3);
     Pair odd(policy, 128, DType::kF16);

@@ -40,16 +40,16 @@ TEST(CudaContract, EveryPairHoldsWhatTheCpuHolds) {
   for_pairs(
       300, true, [](const std::string& policy, const SelectorRow& selector, const CodecRow& codec) {
         const std::string& name = selector.info.name;
-        const bool judged_exact = name == "balancekv" && !codec.dense;
+        const bool selected_exact = name == "balancekv" && !codec.dense;
         std::string on_cpu = policy;
-        if (judged_exact)
+        if (selected_exact)
           on_cpu.erase(policy.find('+'), policy.find(',', policy.find(')')) - policy.find('+'));
         if (left_out()) return;
         Pair pair(on_cpu, policy, 64, dtype_of(codec));
         run_groups(pair);
-        EXPECT_GE(pair.same_rows(), codec.dense || judged_exact ? 0.95 : 0.6);
+        EXPECT_GE(pair.same_rows(), codec.dense || selected_exact ? 0.95 : 0.6);
         const bool same_codes =
-            codec.dense || (name != "uniform" && name != "buzz" && !judged_exact);
+            codec.dense || (name != "uniform" && name != "buzz" && !selected_exact);
         if (same_codes) {
           EXPECT_LT(pair.worst(), bound_of(codec));
         }

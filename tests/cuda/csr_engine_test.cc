@@ -112,7 +112,7 @@ TEST(CudaPolicies, CsrReadsTheDictionariesOfTheCpu) {
 // Atoms are drawn from the first rows, before any is selected from; then rows stand alone and move
 // as codes. The CPU codes 16 rows at a time, the GPU 32: sizes are such that both hold the same
 // codes, but for buzz. Two atoms may tie in f32, and a selection sees numbers of f16.
-TEST(CudaPolicies, CsrRowsAreJudgedAgain) {
+TEST(CudaPolicies, CsrRowsAreSelectedAgain) {
   PITH_NEEDS_GPU();
   for (const char* selector :
        {"snapkv(budget=96,interval=64)", "h2o(budget=96,interval=32,decay=0.5)",

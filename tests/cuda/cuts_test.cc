@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, CudaCuts, testing::ValuesIn(kCases), [](const
 
 // Rows that share something leave the window in groups: a token brings several selections, each of
 // the rows that the one before left.
-TEST(CudaCuts, JudgementsOfOneTokenFollowEachOther) {
+TEST(CudaCuts, SelectionsOfOneTokenFollowEachOther) {
   PITH_NEEDS_GPU();
   for (const char* policy : {"knorm(budget=60)+kvquant(calibrate=32),window=16",
                              "keydiff(budget=60)+kvquant(calibrate=32),window=16"}) {

@@ -157,7 +157,7 @@ class PairOracle {
   struct Verdict {
     int wrong = 0, ties = 0;
   };
-  Verdict judge(const std::vector<uint32_t>& kept) const {
+  Verdict select(const std::vector<uint32_t>& kept) const {
     const int pairs = size_ / 2;
     const bool flip = random_.words(position(0), kTag)[1] >> 31;
     const double threshold =
@@ -240,7 +240,7 @@ int compare_pairs(const Runs& r) {
       if (device[i][b] / 2 != static_cast<uint32_t>(b)) return 0;
     }
     const PairOracle oracle(p, static_cast<int>(i) / r.groups, static_cast<int>(i) % r.groups);
-    EXPECT_EQ(oracle.judge(device[i]).wrong, 0) << "size " << r.size << " run " << i;
+    EXPECT_EQ(oracle.select(device[i]).wrong, 0) << "size " << r.size << " run " << i;
     same += device[i] == cpu[i];
   }
   return same;
@@ -303,7 +303,7 @@ TEST(CudaHalving, SharedMeansAreTakenOut) {
   const Kept device = on_device(p);
   for (size_t i = 0; i < device.size(); ++i) {
     const PairOracle oracle(p, static_cast<int>(i) / 2, static_cast<int>(i) % 2);
-    const auto verdict = oracle.judge(device[i]);
+    const auto verdict = oracle.select(device[i]);
     EXPECT_EQ(verdict.wrong, 0);
     EXPECT_LE(verdict.ties, 2);
   }

@@ -40,10 +40,10 @@ TEST(CudaPlans, AreTheCpusSchedules) {
     EXPECT_EQ(p.schedule.block, c.block) << c.policy;
     EXPECT_FALSE(p.selector.body || p.selector.chooser) << c.policy;
   }
-  const LayerPlan judged = plan("snapkv(budget=64)+int4,window=30");
-  EXPECT_EQ(judged.codec->name(), "int4");
-  EXPECT_TRUE(judged.selector.chooser);
-  EXPECT_EQ(judged.schedule.block, 1u);
+  const LayerPlan selected = plan("snapkv(budget=64)+int4,window=30");
+  EXPECT_EQ(selected.codec->name(), "int4");
+  EXPECT_TRUE(selected.selector.chooser);
+  EXPECT_EQ(selected.schedule.block, 1u);
 }
 
 TEST(CudaPlans, ZonesLieInStores) {

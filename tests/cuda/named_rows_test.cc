@@ -236,7 +236,7 @@ TEST(CudaNamedRows, LargerGroupsUnderSelectors) {
   }
 }
 
-// Rows that settle are judged while they are exact: those of a cache without codes.
+// Rows that settle are selected while they are exact: those of a cache without codes.
 TEST(CudaNamedRows, LargerGroupsOfSettledRows) {
   PITH_NEEDS_GPU();
   for (const char* codec :

@@ -20,7 +20,7 @@ inline CacheShape shape_of(int dim, const std::vector<int64_t>& sliding = {}) {
 }
 
 /// uniform: up to 31 rows that the CPU has dropped are still there between the GPU's selections.
-inline bool judged_late(const std::string& policy) {
+inline bool selected_late(const std::string& policy) {
   return policy.starts_with("uniform(budget") && policy.find("heavy") == std::string::npos;
 }
 /// Bytes by which the GPU's payload may be above the CPU's: up to 31 rows of each head are exact.

@@ -64,15 +64,15 @@ void expect_choice(const Sizes& c, uint32_t seed) {
   const auto rows = to_device(counter, c.rows), first = to_device(counter, begins);
   const auto kept = to_device(counter, std::vector<int32_t>(all.size(), -1));
   const auto stay = to_device(counter, std::vector<int32_t>(c.rows.size(), -1));
-  JudgedRows judged;
-  judged.heads = static_cast<int>(c.rows.size());
-  judged.rows = static_cast<int>(all.size());
-  judged.ragged = {rows.data(), first.data()};
+  CandidateRows selected;
+  selected.heads = static_cast<int>(c.rows.size());
+  selected.rows = static_cast<int>(all.size());
+  selected.ragged = {rows.data(), first.data()};
   SelectSpace space;
   space.keys = device_keys.data();
   space.kept = kept.data();
   space.stay = stay.data();
-  choose_shared(space, judged, {c.keep, c.least}, nullptr);
+  choose_shared(space, selected, {c.keep, c.least}, nullptr);
   const auto want = expected(keys, c.keep, c.least);
   const auto got = to_host(kept), counts = to_host(stay);
   for (size_t h = 0; h < want.size(); ++h) {

@@ -192,7 +192,7 @@ TEST(EmulatedWork, HeavyRowsOfSessionsAreSplitTogether) {
 }
 
 // Rows that leave windows and are selected from, of however many layers and sessions.
-TEST(EmulatedWork, SessionsAreJudgedInTheLaunchesOfTwo) {
+TEST(EmulatedWork, SessionsAreSelectedInTheLaunchesOfTwo) {
   const auto model = RandomModelFolder({}).load();
   for (const char* policy : {"keydiff(budget=48,interval=24)+int4,sink=4,window=16",
                              "knorm(budget=41,interval=17)+int8,sink=4,window=16"}) {
@@ -200,7 +200,7 @@ TEST(EmulatedWork, SessionsAreJudgedInTheLaunchesOfTwo) {
     const auto of_two = launches(model, policy, 2);
     EXPECT_EQ(launches(model, policy, 7), of_two);
     const auto [least, most] = std::ranges::minmax(of_two);
-    EXPECT_GE(most, least + 7) << "some step judges: keys, scores, choice, codes twice, sides";
+    EXPECT_GE(most, least + 7) << "some step selects: keys, scores, choice, codes twice, sides";
   }
 }
 

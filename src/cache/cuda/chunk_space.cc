@@ -95,9 +95,9 @@ size_t ChunkSpace::layers_at_once(size_t heads, size_t rows) const {
 ChunkSpace::ManyLayers ChunkSpace::select_many(size_t heads, size_t rows) {
   const size_t bytes = 2 * heads * rows * site_.dim, sums = heads * kSelectSums * site_.dim;
   if (sums_.size() < sums) sums_.allocate(sums, site_.stream);
-  SelectSpace lent = select((heads * rows + site_.heads - 1) / site_.heads);
-  lent.stride = rows;
-  return {lent, many(bytes)};
+  SelectSpace scratch = select((heads * rows + site_.heads - 1) / site_.heads);
+  scratch.stride = rows;
+  return {scratch, many(bytes)};
 }
 
 void* ChunkSpace::queries(size_t tokens) {
@@ -106,7 +106,7 @@ void* ChunkSpace::queries(size_t tokens) {
   return queries_.data();
 }
 
-void ChunkSpace::lend_partials(CausalCall& call) {
+void ChunkSpace::give_partials(CausalCall& call) {
   const auto rows = static_cast<size_t>(call.tokens) * site_.query_heads;
   if (log_sum_.size() < rows) {
     out_.allocate(rows * site_.dim, site_.stream);

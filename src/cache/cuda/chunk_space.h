@@ -6,7 +6,7 @@
 #include "attend/cuda/causal.h"
 #include "cache/cuda/layer_plan.h"
 #include "kernels/cuda/device.h"
-#include "select/cuda/judged_rows.h"
+#include "select/cuda/candidate_rows.h"
 
 namespace pith::cuda {
 
@@ -36,7 +36,7 @@ class ChunkSpace {
   /// Room for a chunk's queries of 16 bits.
   void* queries(size_t tokens);
   /// Sets `out` and `log_sum` of a call.
-  void lend_partials(CausalCall& call);
+  void give_partials(CausalCall& call);
   /// Room for `rows` rows of all KV heads, whole blocks of them, that are selected from.
   RowTarget unpacked(size_t rows);
   /// Room for `bytes` bytes of codes, in the same memory.

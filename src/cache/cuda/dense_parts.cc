@@ -21,7 +21,7 @@ DenseParts parts_in_run(const HeadStores& s, const NewRows& fresh, const RowTarg
   };
   if (!one_run(s)) add(s.in_sink() + fresh.sink);
   if (!s.zones().packs() && s.chooser->weighs_rows()) {
-    add(s.run.judged, 0, true);
+    add(s.run.selected, 0, true);
   } else if (!s.zones().packs()) {
     size_t gone = s.settled();
     for (const RowRun::Weighted& of : s.run.weighted) {

@@ -77,11 +77,11 @@ DeviceProbe::DeviceProbe(const DeviceProbeSite& site, const ErrorProbeOptions& o
 }
 
 DeviceProbe::~DeviceProbe() {
-  if (judging_.valid()) judging_.wait();
+  if (comparing_.valid()) comparing_.wait();
 }
 
 DeviceProbe::DeviceProbe(const DeviceProbe& o) : site_(o.site_), pool_(o.pool_) {
-  o.finish_judging();
+  o.finish_comparing();
   for (const auto& layer : o.layers_) {
     layers_.emplace_back();
     if (layer) layers_.back().emplace(*layer);
@@ -106,7 +106,7 @@ void DeviceProbe::add_copies(std::vector<RowCopy>& copies, const Layer& layer,
 }
 
 void DeviceProbe::append_token(std::span<const RowTarget> rows) {
-  start_judging();
+  start_comparing();
   std::vector<RowCopy> copies;
   for (size_t i = 0; i < rows.size(); ++i) {
     auto& layer = layers_[static_cast<size_t>(site_.first_layer) + i];
@@ -311,7 +311,7 @@ void DeviceProbe::describe_sample(const Layer& layer, size_t head, const Plan& p
 void DeviceProbe::compare(int l, const DeviceProbeStep& step) {
   auto& layer = layers_[static_cast<size_t>(l)];
   if (!comparing_ || !layer) return;
-  finish_judging();
+  finish_comparing();
   Plan plan;
   plan.heads.resize(kv_heads());
   pool_->parallel_for(kv_heads(),
@@ -328,10 +328,10 @@ void DeviceProbe::compare(int l, const DeviceProbeStep& step) {
   comparisons_.push_back({&*layer, layer->probe.sample(), std::move(plan)});
 }
 
-void DeviceProbe::start_judging() {
+void DeviceProbe::start_comparing() {
   if (comparisons_.empty()) return;
   found_.set(site_.stream);
-  judging_ = std::async(std::launch::async, [this, all = std::move(comparisons_)]() mutable {
+  comparing_ = std::async(std::launch::async, [this, all = std::move(comparisons_)]() mutable {
     found_.wait();
     const Context context{*pool_, *site_.memory, kernels_for()};
     for (const Comparison& c : all) {
@@ -345,14 +345,14 @@ void DeviceProbe::start_judging() {
   comparisons_.clear();
 }
 
-void DeviceProbe::finish_judging() const {
-  if (judging_.valid()) judging_.get();
+void DeviceProbe::finish_comparing() const {
+  if (comparing_.valid()) comparing_.get();
 }
 
 void DeviceProbe::archive(int l, Archive& a, size_t tokens) {
   auto& layer = layers_[static_cast<size_t>(l)];
   if (!layer) return;
-  finish_judging();
+  finish_comparing();
   layer->probe.archive(a, tokens);
   const size_t slots = layer->probe.sample().rows(0).size();
   for (const Slab* side : {&layer->k, &layer->v})
@@ -360,7 +360,7 @@ void DeviceProbe::archive(int l, Archive& a, size_t tokens) {
 }
 
 std::vector<AttentionError> DeviceProbe::errors() const {
-  finish_judging();
+  finish_comparing();
   std::vector<AttentionError> errors;
   for (const auto& layer : layers_) {
     if (layer) errors.push_back(layer->probe.result());

@@ -104,8 +104,8 @@ class DeviceProbe {
                                     ProbedHead& out) const;
   void describe_sample(const Layer& layer, size_t head, const Plan& plan, ProbedHead& out) const;
   /// The step's comparisons, by another thread.
-  void start_judging();
-  void finish_judging() const;
+  void start_comparing();
+  void finish_comparing() const;
   /// Rows that entered the sample of a layer, from `from.row` on.
   void add_copies(std::vector<RowCopy>& copies, const Layer& layer, const RowTarget& from) const;
 
@@ -116,7 +116,7 @@ class DeviceProbe {
   bool comparing_ = false;
   std::vector<Comparison> comparisons_;  // of this step
   StreamMark found_;                     // the host has what it takes
-  mutable std::future<void> judging_;    // of an earlier one
+  mutable std::future<void> comparing_;  // of an earlier one
 };
 
 }  // namespace pith::cuda

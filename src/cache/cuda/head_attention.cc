@@ -112,7 +112,7 @@ void HeadAttention::attend_chunk(CausalCall call, ChunkSpace& space) const {
   const DenseParts parts = parts_of_chunk(s_, tokens, run);
   const size_t apart = s_.protected_rows.rows() + (s_.body ? s_.body->rows() : 0) + s_.shared();
   const bool alone = parts.count == 1 && apart == 0;
-  if (s_.sides.has_mass() || !alone || s_.queries.kept()) space.lend_partials(call);
+  if (s_.sides.has_mass() || !alone || s_.queries.kept()) space.give_partials(call);
   s_.queries.observe_chunk(call, query_note(tokens));
   s_.queries.scale_chunk(call, query_note(tokens), space);
   ChunkAttention attention(call, s_.site.stream);
@@ -123,7 +123,7 @@ void HeadAttention::attend_chunk(CausalCall call, ChunkSpace& space) const {
 }
 
 void HeadAttention::attend_held(CausalCall& call, ChunkSpace& space) const {
-  space.lend_partials(call);
+  space.give_partials(call);
   s_.queries.scale_chunk(call, query_note(static_cast<size_t>(call.tokens)), space);
   ChunkAttention attention(call, s_.site.stream);
   attend_beside(attention, space);

@@ -18,7 +18,7 @@ size_t archive_run(Archive& a, HeadStores& s) {
   a.need(s.run.heavy == state.at(Zone::kHeavy) && s.run.evicted == 0 && s.run.body >= body &&
              s.run.body <= body + late,
          "another number of rows than the policy keeps");
-  a.need(!s.ragged || s.shared() == s.run.judged,
+  a.need(!s.ragged || s.shared() == s.run.selected,
          "another number of shared rows than were selected");
   a.need(s.zones().packs() ? s.packed() <= s.between()
                            : s.settled() <= s.run.body && s.settled() <= s.chooser->settled(state),
@@ -67,7 +67,7 @@ void archive(Archive& a, HeadStores& s, const SeenStream& seen) {
   Step last;  // selection of heads that share
   if (a.loads()) {
     s.plan.replay(seen.tokens, seen.prompt_ends, [&](const Step& step) {
-      if (step.op == Op::kJudge && step.shared) last = step;
+      if (step.op == Op::kSelect && step.shared) last = step;
     });
   }
   a.need(s.tokens() == seen.tokens, "layers that saw different tokens");
@@ -82,7 +82,7 @@ void archive(Archive& a, HeadStores& s, const SeenStream& seen) {
   RunCodes(s).share_tables();
   if (s.body) s.body->archive(a, seen.tokens);
   if (s.ragged) {
-    a.need(!a.loads() || s.run.judged == last.keep, "another number of selected rows");
+    a.need(!a.loads() || s.run.selected == last.keep, "another number of selected rows");
     s.ragged->archive(a, seen.tokens, last.least);
   }
   s.rows.archive(a, flows ? archive_window(a, s) : archive_run(a, s), s.layer.dtype);

@@ -12,7 +12,7 @@ namespace {
 /// Of rows that go elsewhere.
 class NoChoice final : public DeviceChooser {
  public:
-  void choose(const SelectSpace&, const JudgedRows&, const Step&, cudaStream_t) const override {}
+  void choose(const SelectSpace&, const CandidateRows&, const Step&, cudaStream_t) const override {}
 };
 
 std::shared_ptr<const DeviceChooser> chooser_of(const LayerPlan& layer) {
@@ -75,7 +75,7 @@ void HeadStores::write_weights() const {
   if (!weighs_codes() || sides.capacity() == 0) return;
   size_t first = 0;
   if (chooser->weighs_rows()) {
-    first = run.judged;
+    first = run.selected;
   } else {
     for (const RowRun::Weighted& of : run.weighted) {
       sides.weigh(first, of.rows, log_weight(of));

@@ -39,7 +39,7 @@ struct HeadStores {
   LayerSite site;
   Plan plan;
   RowRun run;  ///< the bounds between zones of the run
-  LateJudgements late;
+  LateSelections late;
   std::shared_ptr<const DeviceChooser> chooser;
   Copied<CodedStore> codes;  ///< of rows of the run; null: there all are dense
   Copied<BodyStore> body;    ///< of rows that flow or leave the heavy ones, or null
@@ -78,7 +78,7 @@ struct HeadStores {
   /// those that were split.
   size_t known() const { return sides.named() - settled(); }
   RowSides::Held beside_rows() const {
-    return {rows.rows() + packed(), chooser->weighs_rows() ? run.judged : 0};
+    return {rows.rows() + packed(), chooser->weighs_rows() ? run.selected : 0};
   }
 
   /// Whether codes have weights one by one; and the one that they have otherwise.

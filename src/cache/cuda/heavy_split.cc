@@ -18,11 +18,11 @@ bool HeavySplit::carry_out(std::span<const Step> steps, bool chunk, LateWork& la
   const bool packs = s_.zones().packs();
   if (packs) RunCodes(s_).pack(end, s_.body ? &late.before : nullptr);
   KeepCall call = RunCodes(s_).rows_of(s_.run.body, splits.all());
-  const SelectSpace lent = space_.select(splits.all() + s_.packed_behind(end), true);
-  call.kept = lent.kept;
-  call.kept_stride = lent.stride;
+  const SelectSpace scratch = space_.select(splits.all() + s_.packed_behind(end), true);
+  call.kept = scratch.kept;
+  call.kept_stride = scratch.stride;
   s_.protected_rows.name(call.rows);
-  const HeavyCall choice{call.rows, lent, *s_.layer.selector.heavy};
+  const HeavyCall choice{call.rows, scratch, *s_.layer.selector.heavy};
   if (!s_.body) {
     split_in_run(splits, choice, call);
     s_.sides.name(end);
@@ -61,8 +61,8 @@ HeavySplit::Staged HeavySplit::stage(const Splits& splits, std::vector<BodyMove>
 }
 
 void HeavySplit::split_in_run(const Splits& splits, HeavyCall choice, const KeepCall& call) {
-  const JudgedRows& rows = call.rows;
-  const SelectSpace& lent = choice.space;
+  const CandidateRows& rows = call.rows;
+  const SelectSpace& scratch = choice.space;
   const cudaStream_t stream = s_.site.stream;
   const int stay = static_cast<int>(splits.stay);
   RunCodes codes(s_);
@@ -73,12 +73,12 @@ void HeavySplit::split_in_run(const Splits& splits, HeavyCall choice, const Keep
     const size_t first = s_.run.body, behind = s_.packed_behind(first + splits.all());
     const NewOrder order{rows.heads, static_cast<int>(first), rows.rows, stay,
                          rows.rows,  static_cast<int>(behind)};
-    codes.keep({order_rows(lent, order, stream), lent.stride, first, splits.all() + behind},
+    codes.keep({order_rows(scratch, order, stream), scratch.stride, first, splits.all() + behind},
                space_);
   } else {
-    leave_first(lent, rows, stay, space_.unpacked(splits.all()), stream);
+    leave_first(scratch, rows, stay, space_.unpacked(splits.all()), stream);
   }
-  leave_first_sides(lent, rows, stay, stream);
+  leave_first_sides(scratch, rows, stay, stream);
 }
 
 }  // namespace pith::cuda

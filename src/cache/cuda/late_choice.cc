@@ -8,7 +8,7 @@ namespace pith::cuda {
 namespace {
 
 auto kind_of(const ChoiceWork& work) {
-  const JudgedRows& rows = work.sides.rows;
+  const CandidateRows& rows = work.sides.rows;
   return std::tuple(work.codec, work.chooser->by_keys_alone(), rows.heads, rows.dim, rows.rows,
                     work.sides.keep);
 }
@@ -16,10 +16,10 @@ auto kind_of(const ChoiceWork& work) {
 /// Of one kind, as many as scratch memory takes.
 void choose_at_once(std::span<const ChoiceWork> works, ChunkSpace& space, cudaStream_t stream) {
   const ChoiceWork& any = works.front();
-  const JudgedRows& of_layer = any.sides.rows;
+  const CandidateRows& of_layer = any.sides.rows;
   const auto heads = static_cast<size_t>(of_layer.heads), dim = static_cast<size_t>(of_layer.dim);
   const auto blocks = static_cast<size_t>(any.keys.blocks), rows = kBlockRows * blocks;
-  const auto [lent, keys] = space.select_many(works.size() * heads, rows);
+  const auto [scratch, keys] = space.select_many(works.size() * heads, rows);
   std::vector<UnpackRowsCall> unpacked;
   for (size_t i = 0; i < works.size(); ++i) {
     UnpackRowsCall& call = unpacked.emplace_back(works[i].keys);
@@ -28,25 +28,25 @@ void choose_at_once(std::span<const ChoiceWork> works, ChunkSpace& space, cudaSt
   }
   any.codec->unpack_keys_of(unpacked, stream);
 
-  JudgedRows judged;
-  judged.dtype = any.keys.dtype;
-  judged.heads = static_cast<int>(works.size() * heads);
-  judged.dim = of_layer.dim;
-  judged.k = keys;
-  judged.head_stride = rows * dim;
-  judged.rows = of_layer.rows;
-  any.chooser->choose(lent, judged, any.step, stream);
+  CandidateRows selected;
+  selected.dtype = any.keys.dtype;
+  selected.heads = static_cast<int>(works.size() * heads);
+  selected.dim = of_layer.dim;
+  selected.k = keys;
+  selected.head_stride = rows * dim;
+  selected.rows = of_layer.rows;
+  any.chooser->choose(scratch, selected, any.step, stream);
 
   std::vector<MoveCodesCall> moves;
   std::vector<KeepCall> sides;
   for (size_t i = 0; i < works.size(); ++i) {
-    const int32_t* kept = lent.kept + i * heads * lent.stride;
+    const int32_t* kept = scratch.kept + i * heads * scratch.stride;
     MoveCodesCall& move = moves.emplace_back(works[i].codes);
     move.kept = kept;
-    move.kept_stride = lent.stride;
+    move.kept_stride = scratch.stride;
     KeepCall& side = sides.emplace_back(works[i].sides);
     side.kept = kept;
-    side.kept_stride = lent.stride;
+    side.kept_stride = scratch.stride;
   }
   keep_through(space.codes(keep_bytes(*any.codec, moves)), *any.codec, moves, stream);
   move_sides(sides, stream);

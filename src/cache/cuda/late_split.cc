@@ -13,7 +13,7 @@ namespace {
 
 /// Bytes of the keys, or values, that codes give back.
 size_t side_bytes(const SplitWork& work) {
-  const JudgedRows& rows = work.heavy.choice.rows;
+  const CandidateRows& rows = work.heavy.choice.rows;
   return 2 * static_cast<size_t>(rows.heads * rows.dim) *
          whole_blocks(static_cast<size_t>(rows.rows));
 }
@@ -24,7 +24,7 @@ DType given_back(const SplitWork& work) { return work.stores->body->given_back()
 void give_back(std::span<SplitWork> works, std::byte* at, cudaStream_t stream) {
   std::vector<UnpackRowsCall> keys, values;
   for (SplitWork& work : works) {
-    JudgedRows& rows = work.heavy.choice.rows;
+    CandidateRows& rows = work.heavy.choice.rows;
     const size_t blocks = whole_blocks(static_cast<size_t>(rows.rows)) / kBlockRows;
     rows.dtype = given_back(work);
     rows.k = at;
@@ -45,7 +45,7 @@ void give_back(std::span<SplitWork> works, std::byte* at, cudaStream_t stream) {
 void close_up(std::span<SplitWork> works, ChunkSpace& space, cudaStream_t stream) {
   std::vector<OrderCall> orders;
   for (const SplitWork& work : works) {
-    const JudgedRows& rows = work.heavy.choice.rows;
+    const CandidateRows& rows = work.heavy.choice.rows;
     const auto behind = work.stores->packed_behind(static_cast<size_t>(rows.rows));
     orders.push_back(
         {work.heavy.choice.space,

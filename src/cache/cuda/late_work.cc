@@ -60,7 +60,7 @@ void LateWork::take_moves(ChunkSpace& space, cudaStream_t stream) {
 void LateWork::select_heavy(ChunkSpace& space, cudaStream_t stream) {
   before.run(space, stream);
   const auto shape = [](const HeavyWork& work) {
-    const JudgedRows& rows = work.choice.rows;
+    const CandidateRows& rows = work.choice.rows;
     return std::tuple(rows.dtype, rows.heads, rows.dim);
   };
   std::ranges::stable_sort(heavy, {}, shape);

@@ -16,7 +16,7 @@ void ProtectedStore::protect(const ProtectedRows& rows, size_t sink) {
   runs_ = on_device;
 }
 
-void ProtectedStore::name(JudgedRows& rows) const {
+void ProtectedStore::name(CandidateRows& rows) const {
   if (!any()) return;
   write_positions({rows.positions + rows.known, rows.side_stride, rows.heads,
                    rows.rows - rows.known, rows.first_position});

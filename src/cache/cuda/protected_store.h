@@ -9,7 +9,7 @@
 #include "plan/protected_rows.h"
 #include "plan/step.h"
 #include "rows/cuda/dense_store.h"
-#include "select/cuda/judged_rows.h"
+#include "select/cuda/candidate_rows.h"
 
 namespace pith::cuda {
 
@@ -47,7 +47,7 @@ class ProtectedStore {
   };
   void write_positions(const PositionsCall& call) const;
   /// Stores positions of the rows that have none yet, while any are protected.
-  void name(JudgedRows& rows) const;
+  void name(CandidateRows& rows) const;
 
   /// Whether begin_token() takes no memory.
   bool has_room() const { return rows_.has_room(1); }

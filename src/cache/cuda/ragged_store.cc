@@ -98,8 +98,8 @@ void RaggedStore::add_chunk_mass(ChunkMass of, bool anew) const {
   cuda::add_chunk_mass(of, target, site_.stream);
 }
 
-JudgedRows RaggedStore::view() const {
-  JudgedRows rows;
+CandidateRows RaggedStore::view() const {
+  CandidateRows rows;
   rows.dtype = body_.dtype;
   rows.heads = static_cast<int>(site_.heads);
   rows.dim = static_cast<int>(site_.dim);
@@ -133,16 +133,16 @@ std::unique_ptr<RaggedStore::Lists> RaggedStore::lists(size_t rows) const {
   return lists;
 }
 
-void RaggedStore::judge(const DeviceChooser& chooser, const Step& step, const Fresh& fresh,
-                        ChunkSpace& space) {
+void RaggedStore::select(const DeviceChooser& chooser, const Step& step, const Fresh& fresh,
+                         ChunkSpace& space) {
   const size_t heads = site_.heads, mean = rows_ / heads + static_cast<size_t>(fresh.rows.rows);
   const int next = now_ == kOne ? kOther : kOne;
-  SelectSpace lent = space.select(mean, has_mass_ || fresh.rows.queries.state);
-  lent.stay = rows_at(next);
+  SelectSpace scratch = space.select(mean, has_mass_ || fresh.rows.queries.state);
+  scratch.stay = rows_at(next);
   place(kAll, rows_at(now_), fresh.rows.rows, 1);
   LineUpCall call{view(), fresh.rows};
   call.to = heads_at(kAll);
-  JudgedRows all = fresh.rows;
+  CandidateRows all = fresh.rows;
   all.ragged = call.to;
   all.rows = static_cast<int>(rows_) + fresh.rows.rows;  // others may have had none
   DeviceBuffer held_room(*site_.memory, MemoryKind::kScratch),
@@ -164,13 +164,13 @@ void RaggedStore::judge(const DeviceChooser& chooser, const Step& step, const Fr
     call.k = all.k = room.k;
     call.v = all.v = room.v;
   }
-  if (has_mass_) call.mass = all.mass = lent.logits;
+  if (has_mass_) call.mass = all.mass = scratch.logits;
   if (call.k || call.mass) line_up(call, site_.stream);
-  chooser.choose(lent, all, step, site_.stream);
+  chooser.choose(scratch, all, step, site_.stream);
 
-  place(next, lent.stay, 0, unit());
+  place(next, scratch.stay, 0, unit());
   std::unique_ptr<Lists> kept = lists(step.keep * heads);
-  call.kept = lent.kept;
+  call.kept = scratch.kept;
   call.named = call.to;
   call.to = heads_at(next);
   const RowTarget to = body_.codec ? RowTarget{} : first_of(kept->rows);

@@ -36,11 +36,12 @@ class RaggedStore {
 
   /// Rows that are selected from behind those held, in `codes` if rows are.
   struct Fresh {
-    const JudgedRows& rows;
+    const CandidateRows& rows;
     const CodedStore* codes = nullptr;
   };
   /// Those stay that the chooser names for a step that heads share.
-  void judge(const DeviceChooser& chooser, const Step& step, const Fresh& fresh, ChunkSpace& space);
+  void select(const DeviceChooser& chooser, const Step& step, const Fresh& fresh,
+              ChunkSpace& space);
 
   void add_rows(HeadRows& rows, size_t head) const;
   void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const;
@@ -77,7 +78,7 @@ class RaggedStore {
   /// The rows of a body, borrowed.
   RowTarget unpacked(DeviceBuffer& room, const CodedStore& codes, size_t heads, DType dtype) const;
   void keep_codes(const LineUpCall& call, const CodedStore& fresh, Lists& kept) const;
-  JudgedRows view() const;
+  CandidateRows view() const;
   size_t begin_of(size_t head) const;
   size_t most() const;
 

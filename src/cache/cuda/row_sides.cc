@@ -32,7 +32,7 @@ void RowSides::add_mass(MassTarget& target, size_t known) const {
   target.known = static_cast<int32_t>(known);
 }
 
-void RowSides::add_sides(JudgedRows& rows, size_t position, size_t mass) const {
+void RowSides::add_sides(CandidateRows& rows, size_t position, size_t mass) const {
   rows.positions = positions_.at<int32_t>(0, position);
   rows.mass = this->mass(mass);
   rows.side_stride = capacity();

@@ -10,7 +10,7 @@
 #include "core/archive.h"
 #include "kernels/cuda/slab.h"
 #include "pith/ledger.h"
-#include "select/cuda/judged_rows.h"
+#include "select/cuda/candidate_rows.h"
 
 namespace pith::cuda {
 
@@ -48,7 +48,7 @@ class RowSides {
   /// The target's rows have their mass here, the first `known` already.
   void add_mass(MassTarget& target, size_t known) const;
   /// The numbers beside rows that are selected from: `position` and `mass` are the first's rows.
-  void add_sides(JudgedRows& rows, size_t position, size_t mass) const;
+  void add_sides(CandidateRows& rows, size_t position, size_t mass) const;
 
   /// One head's positions; the first rows' weights. They wait.
   std::vector<int32_t> positions_of(size_t head) const;

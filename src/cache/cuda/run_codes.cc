@@ -11,7 +11,7 @@ KeepCall RunCodes::rows_of(size_t first, size_t count) const {
   const size_t row = s_.in_sink() + first - std::min(first, s_.packed());  // in the dense run
   const size_t named = std::min(s_.known() - std::min(s_.known(), first), count);
   KeepCall call;
-  JudgedRows& from = call.rows;
+  CandidateRows& from = call.rows;
   from.dtype = s_.layer.dtype;
   from.heads = static_cast<int>(s_.site.heads);
   from.dim = static_cast<int>(s_.site.dim);
@@ -26,7 +26,7 @@ KeepCall RunCodes::rows_of(size_t first, size_t count) const {
   return call;
 }
 
-RowPositions RunCodes::positions_of(JudgedRows& rows) const {
+RowPositions RunCodes::positions_of(CandidateRows& rows) const {
   if (!s_.layer.before_rope) return rows.first_position;
   s_.protected_rows.name(rows);
   if (rows.known == 0) return rows.first_position;
@@ -91,7 +91,7 @@ void RunCodes::keep(const Kept& kept, ChunkSpace& space) {
   keep_through(memory, codes.codec(), {&move, 1}, s_.site.stream);
 }
 
-void RunCodes::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const {
+void RunCodes::unpack(CandidateRows& rows, size_t first, DType dtype, ChunkSpace& space) const {
   const size_t block = first / kBlockRows, skipped = first % kBlockRows;
   const size_t count = skipped + static_cast<size_t>(rows.rows);
   const RowTarget to = space.unpacked(count);

@@ -32,11 +32,11 @@ class RunCodes {
   void keep(const Kept& kept, ChunkSpace& space);
 
   /// Rows that are selected from, from the body's row `first` on, as the codes give them back.
-  void unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const;
+  void unpack(CandidateRows& rows, size_t first, DType dtype, ChunkSpace& space) const;
 
  private:
   /// Where rows stand that are coded now.
-  RowPositions positions_of(JudgedRows& rows) const;
+  RowPositions positions_of(CandidateRows& rows) const;
 
   HeadStores& s_;
 };

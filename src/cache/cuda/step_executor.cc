@@ -12,7 +12,7 @@ namespace {
 /// layers, since no step is about the rows that it leaves. Rows that leave the window in groups can
 /// bring several, or more rows.
 bool ends_with_selection(std::span<const Step> steps) {
-  const auto selection = std::ranges::find(steps, Op::kJudge, &Step::op);
+  const auto selection = std::ranges::find(steps, Op::kSelect, &Step::op);
   return selection != steps.end() && std::all_of(selection + 1, steps.end(), [](const Step& step) {
            return step.op == Op::kAppend;
          });
@@ -42,7 +42,7 @@ void StepExecutor::carry_out(std::span<const Step> steps, bool chunk, LateWork& 
     select(*step, nullptr);
     s_.run.apply(s_.late.weigh());
   }
-  if (s_.run.judged != before.judged || s_.run.weighted != before.weighted) s_.write_weights();
+  if (s_.run.selected != before.selected || s_.run.weighted != before.weighted) s_.write_weights();
   if (packs && !waits) {
     codes.pack_blocks(chunk ? nullptr : &late.after);
   } else if (s_.zones().settles()) {
@@ -62,7 +62,7 @@ void StepExecutor::carry_out(const Step& step, LateWork* late) {
   switch (step.op) {
     case Op::kAppend: return;
     case Op::kMove: run.apply(step); return;
-    case Op::kJudge:
+    case Op::kSelect:
       if (any_time) return s_.late.put_off(run, step);
       [[fallthrough]];
     case Op::kHalve: return select(step, late);
@@ -78,7 +78,7 @@ void StepExecutor::share(const Step& step) {
   KeepCall call = RunCodes(s_).rows_of(0, count);  // none of them: the ragged store has what stays
   s_.protected_rows.name(call.rows);
   call.rows.queries = s_.queries.seen(s_.tokens());
-  s_.ragged->judge(*s_.chooser, step, {call.rows, s_.codes.get()}, space_);
+  s_.ragged->select(*s_.chooser, step, {call.rows, s_.codes.get()}, space_);
   if (packs) {
     s_.codes->clear();
     move_sides(call, s_.site.stream);
@@ -107,7 +107,7 @@ void StepExecutor::select(const Step& step, LateWork* late) {
   KeepCall call = RunCodes(s_).rows_of(first, count);
   const size_t behind = s_.known() - std::min(s_.known(), held);  // of the heavy rows
   s_.protected_rows.name(call.rows);
-  call.rows.judged = static_cast<int>(step.old);
+  call.rows.selected = static_cast<int>(step.old);
   call.keep = static_cast<int>(keep);
   call.after_known = static_cast<int>(behind);
   call.mass_factor = s_.chooser->mass_kept();
@@ -130,18 +130,18 @@ void StepExecutor::select_now(KeepCall& call, size_t held, const Step& step) {
   const cudaStream_t stream = s_.site.stream;
   const bool packs = s_.zones().packs();
   RunCodes codes(s_);
-  const SelectSpace lent = space_.select(count + coded_behind, s_.queries.kept());
-  call.kept = lent.kept;
-  call.kept_stride = lent.stride;
+  const SelectSpace scratch = space_.select(count + coded_behind, s_.queries.kept());
+  call.kept = scratch.kept;
+  call.kept_stride = scratch.stride;
   call.rows.queries = s_.queries.seen(s_.tokens());
   if (packs && s_.chooser->reads_rows()) codes.unpack(call.rows, first, DType::kF16, space_);
-  s_.chooser->choose(lent, call.rows, step, stream);
+  s_.chooser->choose(scratch, call.rows, step, stream);
   if (packs) {
     const bool alone = first == 0 && coded_behind == 0;
     const NewOrder order{call.rows.heads, static_cast<int>(first),       call.rows.rows, 0,
                          call.keep,       static_cast<int>(coded_behind)};
-    const int32_t* kept = alone ? lent.kept : order_rows(lent, order, stream);
-    codes.keep({kept, lent.stride, first, keep + coded_behind}, space_);
+    const int32_t* kept = alone ? scratch.kept : order_rows(scratch, order, stream);
+    codes.keep({kept, scratch.stride, first, keep + coded_behind}, space_);
     move_sides(call, stream);
   } else {
     keep_rows(call, stream);

@@ -5,7 +5,7 @@
 #include "attend/cuda/decode.h"
 #include "attend/cuda/mass.h"
 #include "kernels/cuda/layer.h"
-#include "select/cuda/judged_rows.h"
+#include "select/cuda/candidate_rows.h"
 
 namespace pith::cuda {
 

@@ -40,7 +40,7 @@ std::array<Slab, 4> parts_of(const DeviceCodec& codec, const StoreSite& site, bo
 CodedStore::CodedStore(const Beside& use, const CodedStore& owner)
     : CodedStore(owner.codec_, owner.site_, use.stays) {
   learned_ = owner.learned_;
-  lent_ = &owner.records_;
+  owners_ = &owner.records_;
 }
 
 CodedStore::CodedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site, bool saved)

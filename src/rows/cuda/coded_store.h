@@ -22,7 +22,7 @@ struct CodeWork {
   CodeBatch batch;
   CodeJob keys, values;
   /// Of rows that begin or end within a block: they are coded apart, the jobs' codes and the move's
-  /// `from` being in lent memory, which nobody has lent yet. Null: where the jobs say.
+  /// `from` being in scratch memory, which nobody has given yet. Null: where the jobs say.
   std::optional<MoveCodesCall> move = {};
 };
 
@@ -140,7 +140,7 @@ class CodedStore final : public BodyStore {
   CodedStore(const Beside& use, const CodedStore& owner);
   /// `saved`: what nobody has written of blocks is 0.
   CodedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site, bool saved);
-  const RecordTable& records() const { return lent_ ? *lent_ : records_; }
+  const RecordTable& records() const { return owners_ ? *owners_ : records_; }
 
   void archive_counts(Archive& a, size_t tokens);
   void archive_blocks(Archive& a, std::span<const size_t> of_heads);
@@ -193,7 +193,7 @@ class CodedStore final : public BodyStore {
   bool learned_ = false;            // the codec, from this body's rows
   bool follows_ = false;            // or from another's
   RecordTable records_;
-  const RecordTable* lent_ = nullptr;               // the owner's, of bodies beside another
+  const RecordTable* owners_ = nullptr;             // the owner's, of bodies beside another
   DeviceBuffer waiting_;                            // [2, G, learns_from, D] while rows wait
   std::shared_ptr<const DeviceArray<float>> veil_;  // [2 block_rows]: -inf, then 0; or null
 };

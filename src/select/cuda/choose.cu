@@ -5,8 +5,8 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/in_groups.h"
 #include "kernels/cuda/launch.cuh"
+#include "select/cuda/candidate_rows.h"
 #include "select/cuda/choice.cuh"
-#include "select/cuda/judged_rows.h"
 
 namespace pith::cuda {
 namespace {
@@ -32,7 +32,7 @@ struct RowsMove {
   int keep = 0, rows = 0, after = 0;
 };
 RowsMove move_of(const KeepCall& call) {
-  const JudgedRows& rows = call.rows;
+  const CandidateRows& rows = call.rows;
   return {rows.k,           rows.v,    rows.head_stride, call.kept,
           call.kept_stride, call.keep, rows.rows,        call.after};
 }
@@ -91,7 +91,7 @@ template <size_t kPlaces>
 __global__ void __launch_bounds__(kChooseThreads)
     move_side_kernel(const __grid_constant__ SideMoves<kPlaces> moves) {
   const KeepCall& call = moves.of[blockIdx.y];
-  const JudgedRows& rows = call.rows;
+  const CandidateRows& rows = call.rows;
   if (static_cast<int>(blockIdx.x) >= rows.heads) return;
   const int head = blockIdx.x, placed = call.keep + call.after_known;
   const int count = max(placed, call.keep + (rows.mass ? call.after : 0));
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kChooseThreads)
 
 template <size_t kPlaces>
 void move_rows_of(std::span<const KeepCall> calls, cudaStream_t stream) {
-  const JudgedRows& rows = calls.front().rows;
+  const CandidateRows& rows = calls.front().rows;
   RowsMoves<kPlaces> moves{{}, rows.dim};
   for (size_t i = 0; i < calls.size(); ++i) moves.of[i] = move_of(calls[i]);
   const dim3 grid(rows.heads, 2 * (rows.dim / 8 / kSlice), static_cast<unsigned>(calls.size()));

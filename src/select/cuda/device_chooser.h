@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "plan/step.h"
-#include "select/cuda/judged_rows.h"
+#include "select/cuda/candidate_rows.h"
 #include "select/cuda/share.h"
 
 namespace pith::cuda {
@@ -19,9 +19,9 @@ inline constexpr size_t kMostWeights = 16;  // DeviceChooser::weights()
 class DeviceChooser {
  public:
   virtual ~DeviceChooser() = default;
-  /// space.kept [G, n] <- the numbers of the n rows that a kJudge or kHalve leaves of `rows`,
-  /// ascending. Of a kJudge that heads share: as choose_shared (select/cuda/share.h) says.
-  virtual void choose(const SelectSpace& space, const JudgedRows& rows, const Step& step,
+  /// space.kept [G, n] <- the numbers of the n rows that a kSelect or kHalve leaves of `rows`,
+  /// ascending. Of a kSelect that heads share: as choose_shared (select/cuda/share.h) says.
+  virtual void choose(const SelectSpace& space, const CandidateRows& rows, const Step& step,
                       cudaStream_t stream) const = 0;
 
   /// Numbers that are kept of the queries that pass, 0 at first; `heads`: of queries.
@@ -58,8 +58,8 @@ class DeviceChooser {
   /// A row that stands for w others has the log-weight ln w times this.
   virtual float weight_exponent() const { return 1; }
   /// Whether the rows that a selection left have a weight each, which follows from counts: it is
-  /// the same in all heads. choose() then reads JudgedRows::log_weights of the rows selected from
-  /// before and writes those of what stays. They count as one of weights().
+  /// the same in all heads. choose() then reads CandidateRows::log_weights of the rows selected
+  /// from before and writes those of what stays. They count as one of weights().
   virtual bool weighs_rows() const { return false; }
 
   /// Whether rows are ever settled: the body's oldest, of one weight, that are never selected
@@ -71,7 +71,7 @@ class DeviceChooser {
 /// Choosers that give each row a number and keep the rows with the largest.
 class BestRows : public DeviceChooser {
  public:
-  void choose(const SelectSpace& space, const JudgedRows& rows, const Step& step,
+  void choose(const SelectSpace& space, const CandidateRows& rows, const Step& step,
               cudaStream_t stream) const final {
     score(space, rows, stream);
     const auto keep = static_cast<int>(step.keep), least = static_cast<int>(step.least);
@@ -83,7 +83,7 @@ class BestRows : public DeviceChooser {
 
  private:
   /// space.keys <- a number for each row (key_of in order_key.cuh makes it).
-  virtual void score(const SelectSpace& space, const JudgedRows& rows,
+  virtual void score(const SelectSpace& space, const CandidateRows& rows,
                      cudaStream_t stream) const = 0;
 };
 

@@ -22,7 +22,7 @@ struct RowList {
 /// kShareThreads of it, of threads below D. Every kShareThreads threads of a block have a part and
 /// room of their own; all threads call it.
 template <class T, int D, class RowOf>
-__device__ float sum_directions(const JudgedRows& rows, int head, const RowList<RowOf>& list,
+__device__ float sum_directions(const CandidateRows& rows, int head, const RowList<RowOf>& list,
                                 int part, PartRoom<T, D>& room) {
   using Share = RowShare<T, D>;
   constexpr int kTogether = 3;  // rows on their way to a thread

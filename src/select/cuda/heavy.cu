@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 256, kSideThreads = 1024;
 
-__device__ int32_t position_of(const JudgedRows& rows, int head, int row) {
+__device__ int32_t position_of(const CandidateRows& rows, int head, int row) {
   return row < rows.known ? rows.positions[head * rows.side_stride + row]
                           : static_cast<int32_t>(rows.first_position) + row - rows.known;
 }
@@ -29,9 +29,9 @@ struct CallsOfLayers {
 /// One head's heavy rows, in the order in which they came: those that stayed, whose numbers are in
 /// kept, then the next ones.
 template <class T, int D>
-class HeadJudge {
+class HeadSelection {
  public:
-  __device__ HeadJudge(const HeavyCall& call, int head)
+  __device__ HeadSelection(const HeavyCall& call, int head)
       : rows_(call.rows),
         head_(head),
         keys_(call.space.keys + head * call.space.stride),
@@ -41,11 +41,11 @@ class HeadJudge {
         interval_(static_cast<int>(call.sizes.interval)),
         by_key_(static_cast<int>(call.sizes.by_key)) {}
 
-  __device__ void judge_all() {
-    for (; stay_ + (judged_ + 1) * interval_ <= rows_.rows; ++judged_) {
+  __device__ void select_all() {
+    for (; stay_ + (selections_ + 1) * interval_ <= rows_.rows; ++selections_) {
       by_mass();
       if (by_key_ > 0) by_key();
-      const int left = stay_ + judged_ * interval_;
+      const int left = stay_ + selections_ * interval_;
       choose_among(
           keys_, stay_ + interval_, stay_, [this](int i) { return row_of(i); },
           [this, left](int row, bool stays, int nth) { kept_[stays ? nth : left + nth] = row; });
@@ -59,7 +59,7 @@ class HeadJudge {
   static constexpr uint32_t kStays = ~0u;                        // above the key of any score
 
   __device__ int row_of(int i) const {
-    return judged_ > 0 && i < stay_ ? kept_[i] : i + judged_ * interval_;
+    return selections_ > 0 && i < stay_ ? kept_[i] : i + selections_ * interval_;
   }
   /// Keys of mass, or, where rows stay for their keys too, kStays for those with the most and 0.
   __device__ void by_mass() {
@@ -103,29 +103,29 @@ class HeadJudge {
     }
   }
 
-  const JudgedRows& rows_;
+  const CandidateRows& rows_;
   int head_;
   uint32_t* keys_;     // [stay + interval], of one selection
   int32_t* kept_;      // [rows]: those that stay, then those that left
   const float* mass_;  // [rows]
   int stay_, interval_, by_key_;
-  int judged_ = 0;
+  int selections_ = 0;
 };
 
 /// Blocks (head, layer).
 template <class T, int D>
 __global__ void __launch_bounds__(kChooseThreads)
-    judge_kernel(const __grid_constant__ CallsOfLayers<HeavyCall> calls) {
+    select_heavy_kernel(const __grid_constant__ CallsOfLayers<HeavyCall> calls) {
   const HeavyCall& call = calls.of[blockIdx.y];
   if (static_cast<int>(blockIdx.x) >= call.rows.heads) return;
-  HeadJudge<T, D>(call, blockIdx.x).judge_all();
+  HeadSelection<T, D>(call, blockIdx.x).select_all();
 }
 
 /// Blocks (pieces of 16 bytes, head, layer x keys or values).
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const __grid_constant__ CallsOfLayers<GatherCall> calls) {
   const GatherCall& call = calls.of[blockIdx.z / 2];
-  const JudgedRows& rows = call.rows;
+  const CandidateRows& rows = call.rows;
   const int pieces = rows.dim / 8, head = blockIdx.y;
   const int at = blockIdx.x * kThreads + threadIdx.x, row = at / pieces, piece = at % pieces;
   if (row >= call.count || head >= rows.heads) return;
@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(kThreads)
 /// A block per head: through room of its own, since rows change places both ways. Rows that stay
 /// for their keys alone carry no mass.
 __global__ void __launch_bounds__(kSideThreads)
-    sides_kernel(const __grid_constant__ JudgedRows rows, const __grid_constant__ SelectSpace space,
-                 int stay) {
+    sides_kernel(const __grid_constant__ CandidateRows rows,
+                 const __grid_constant__ SelectSpace space, int stay) {
   const int head = blockIdx.x, leave = rows.rows - stay;
   const int32_t* kept = space.kept + head * space.stride;
   auto* positions = reinterpret_cast<int32_t*>(space.keys + head * space.stride);
@@ -186,8 +186,8 @@ void choose_heavy(std::span<const HeavyCall> calls, cudaStream_t stream) {
   in_groups(calls, kMostLayers, [&](std::span<const HeavyCall> some) {
     const dim3 grid(most_heads(some), static_cast<unsigned>(some.size()));
     with_shares(some.front().rows, [&]<class T, int D>() {
-      launch_kernel(judge_kernel<T, D>, {grid, kChooseThreads}, stream, "the choice of heavy rows",
-                    params_of(some));
+      launch_kernel(select_heavy_kernel<T, D>, {grid, kChooseThreads}, stream,
+                    "the choice of heavy rows", params_of(some));
     });
   });
 }
@@ -219,8 +219,8 @@ void split_heavy(std::span<const HeavyWork> layers, cudaStream_t stream) {
   keep_rows(keeps, stream);
 }
 
-void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, const RowTarget& room,
-                 cudaStream_t stream) {
+void leave_first(const SelectSpace& space, const CandidateRows& rows, int stay,
+                 const RowTarget& room, cudaStream_t stream) {
   const int leave = rows.rows - stay;
   GatherCall call{rows, space.kept, space.stride, stay, leave, room};
   call.to.row = 0;
@@ -239,7 +239,7 @@ void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, con
   back(rows.v, room.v);
 }
 
-void leave_first_sides(const SelectSpace& space, const JudgedRows& rows, int stay,
+void leave_first_sides(const SelectSpace& space, const CandidateRows& rows, int stay,
                        cudaStream_t stream) {
   launch_kernel(sides_kernel, {rows.heads, kSideThreads}, stream, "moving heavy rows", rows, space,
                 stay);

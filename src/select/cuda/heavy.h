@@ -12,7 +12,7 @@
 
 #include "kernels/cuda/layer.h"
 #include "plan/heavy_rule.h"
-#include "select/cuda/judged_rows.h"
+#include "select/cuda/candidate_rows.h"
 
 namespace pith::cuda {
 
@@ -21,7 +21,7 @@ namespace pith::cuda {
 /// by_key rows with the most mass, of the others `by_key` rows whose keys are most unlike all
 /// others. Of equals the newer rows stay.
 struct HeavyCall {
-  JudgedRows rows;  ///< budget + n * interval, n > 0
+  CandidateRows rows;  ///< budget + n * interval, n > 0
   SelectSpace space;
   HeavySizes sizes;
 };
@@ -33,7 +33,7 @@ void choose_heavy(std::span<const HeavyCall> calls, cudaStream_t stream);
 
 /// Rows kept[first], ... of every head to to.row, ...
 struct GatherCall {
-  JudgedRows rows;
+  CandidateRows rows;
   const int32_t* kept = nullptr;  // [G, kept_stride]
   size_t kept_stride = 0;
   int first = 0, count = 0;
@@ -57,9 +57,9 @@ void split_heavy(std::span<const HeavyWork> layers, cudaStream_t stream);
 /// Rows that choose_heavy drops move to the front, and those that stay follow: rows, through `room`
 /// for as many; and what lies beside them, positions, which are all written, and mass: `space` has
 /// room for logits.
-void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, const RowTarget& room,
-                 cudaStream_t stream);
-void leave_first_sides(const SelectSpace& space, const JudgedRows& rows, int stay,
+void leave_first(const SelectSpace& space, const CandidateRows& rows, int stay,
+                 const RowTarget& room, cudaStream_t stream);
+void leave_first_sides(const SelectSpace& space, const CandidateRows& rows, int stay,
                        cudaStream_t stream);
 
 }  // namespace pith::cuda

@@ -9,7 +9,7 @@ namespace {
 /// Block (part, head): the sum of a part's directions.
 template <class T, int D>
 __global__ void __launch_bounds__(kShareThreads)
-    directions_kernel(const __grid_constant__ JudgedRows rows, float* sums) {
+    directions_kernel(const __grid_constant__ CandidateRows rows, float* sums) {
   __shared__ PartRoom<T, D> room;
   const int part = blockIdx.x, head = blockIdx.y;
   const RowList all{rows.count(head), [](int i) { return i; }};
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kShareThreads)
 
 template <class T, int D>
 __global__ void __launch_bounds__(kShareThreads)
-    cosines_kernel(const __grid_constant__ JudgedRows rows, const float* sums, uint32_t* keys,
+    cosines_kernel(const __grid_constant__ CandidateRows rows, const float* sums, uint32_t* keys,
                    size_t stride) {
   using Share = RowShare<T, D>;
   __shared__ float anchor[D];
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kShareThreads)
 
 }  // namespace
 
-void score_directions(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) {
+void score_directions(const SelectSpace& space, const CandidateRows& rows, cudaStream_t stream) {
   with_shares(rows, [&]<class T, int D>() {
     launch_kernel(directions_kernel<T, D>, {dim3(kSelectSums, rows.heads), kShareThreads}, stream,
                   "scores of rows", rows, space.sums);

@@ -6,7 +6,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/in_groups.h"
 #include "kernels/cuda/launch.cuh"
-#include "select/cuda/judged_rows.h"
+#include "select/cuda/candidate_rows.h"
 
 namespace pith::cuda {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numbers.cuh"
-#include "select/cuda/judged_rows.h"
+#include "select/cuda/candidate_rows.h"
 
 namespace pith::cuda {
 
@@ -15,7 +15,7 @@ struct RowShare {
   static constexpr int kLanes = D / 8, kRows = kShareThreads / kLanes;  // rows of a block at once
   float x[8];
 
-  __device__ RowShare(const JudgedRows& rows, int head, int row) {
+  __device__ RowShare(const CandidateRows& rows, int head, int row) {
     const T* k =
         static_cast<const T*>(rows.k) + rows.numbers_at(head) + static_cast<size_t>(row) * D;
     const uint4 raw = *(reinterpret_cast<const uint4*>(k) + lane());
@@ -38,12 +38,12 @@ struct RowShare {
 
 /// Calls f.template operator()<T, D>() for the rows' type and width.
 template <class F>
-void with_shares(const JudgedRows& rows, const F& f) {
+void with_shares(const CandidateRows& rows, const F& f) {
   with_rows_of<256>(rows.dtype, rows.dim, f);
   check(cudaGetLastError(), "scores of rows");
 }
 
-inline dim3 grid_of(const JudgedRows& rows, int rows_of_block) {
+inline dim3 grid_of(const CandidateRows& rows, int rows_of_block) {
   return dim3((rows.rows + rows_of_block - 1) / rows_of_block, rows.heads);
 }
 

@@ -88,7 +88,7 @@ __global__ void place_kernel(const __grid_constant__ PlaceCall call) {
 
 constexpr int kLineThreads = 256, kLineBlocks = 64;  // blocks a head
 
-__device__ int32_t position_of(const JudgedRows& rows, int head, int row) {
+__device__ int32_t position_of(const CandidateRows& rows, int head, int row) {
   return row < rows.known ? rows.positions[rows.beside(head, rows.side_stride) + row]
                           : static_cast<int32_t>(rows.first_position) + row - rows.known;
 }
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kLineThreads)
   for (int i = blockIdx.x * of_block + static_cast<int>(threadIdx.x) / pieces; i < count;
        i += kLineBlocks * of_block) {
     const int source = kept ? kept[i] : i;
-    const JudgedRows& rows = source < there ? call.held : call.fresh;
+    const CandidateRows& rows = source < there ? call.held : call.fresh;
     const int row = source < there ? source : source - there;
     if (call.k) {
       const size_t from = rows.numbers_at(head) / 8 + static_cast<size_t>(row) * pieces + piece;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kLineThreads) name_kernel(const __grid_constan
 
 }  // namespace
 
-void choose_shared(const SelectSpace& space, const JudgedRows& rows, const SharedChoice& choice,
+void choose_shared(const SelectSpace& space, const CandidateRows& rows, const SharedChoice& choice,
                    cudaStream_t stream) {
   if (choice.least > 0) {
     launch_kernel(safe_kernel, {rows.heads, kChooseThreads}, stream, "the rows that a head keeps",

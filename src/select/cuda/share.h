@@ -7,7 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "select/cuda/judged_rows.h"
+#include "select/cuda/candidate_rows.h"
 
 namespace pith::cuda {
 
@@ -18,7 +18,7 @@ namespace pith::cuda {
 struct SharedChoice {
   int keep = 0, least = 0;
 };
-void choose_shared(const SelectSpace& space, const JudgedRows& rows, const SharedChoice& choice,
+void choose_shared(const SelectSpace& space, const CandidateRows& rows, const SharedChoice& choice,
                    cudaStream_t stream);
 
 /// Numbers of rows [heads] and where each head's begin: from + more of each. Heads begin at
@@ -33,7 +33,7 @@ void place_heads(const PlaceCall& call, cudaStream_t stream);
 /// Each head has rows that were there and fresh ones behind them. They go to `to`, or those named
 /// in `kept` do, where the numbers of a head begin as `named` says.
 struct LineUpCall {
-  JudgedRows held, fresh;
+  CandidateRows held, fresh;
   const int32_t* kept = nullptr;
   RaggedHeads named = {}, to = {};
   void *k = nullptr, *v = nullptr;  // [rows of all heads, D], or null

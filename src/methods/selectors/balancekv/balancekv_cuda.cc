@@ -14,7 +14,7 @@ class BalanceBlocks final : public DeviceChooser {
  public:
   BalanceBlocks(const BalanceRule& rule, const SelectorSite& site) : rule_(rule), site_(site) {}
 
-  void choose(const SelectSpace& space, const JudgedRows& rows, const Step& step,
+  void choose(const SelectSpace& space, const CandidateRows& rows, const Step& step,
               cudaStream_t stream) const override {
     HalvingCall call;
     call.dtype = rows.dtype;

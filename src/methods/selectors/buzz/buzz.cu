@@ -15,14 +15,14 @@ struct Cell {
 
 /// Rows that stay one by one, cells of old rows, cells of new ones, rows that stay.
 struct Cells {
-  int first, last, judged, fresh, old_cells, new_cells, kept_new, all;
+  int first, last, selected, fresh, old_cells, new_cells, kept_new, all;
 
-  __device__ Cells(const JudgedRows& rows, const BuzzCells& c)
+  __device__ Cells(const CandidateRows& rows, const BuzzCells& c)
       : first(c.first),
         last(rows.rows - c.behind),
-        judged(min(max(c.alike ? 0 : rows.judged, first), last)),
-        fresh(last - judged),
-        old_cells((judged - first + c.old_stride - 1) / c.old_stride),
+        selected(min(max(c.alike ? 0 : rows.selected, first), last)),
+        fresh(last - selected),
+        old_cells((selected - first + c.old_stride - 1) / c.old_stride),
         new_cells((fresh + c.new_stride - 1) / c.new_stride),
         kept_new(c.by_key ? fresh / c.new_stride * 2 + min(2, fresh % c.new_stride) : new_cells),
         all(first + old_cells + new_cells + c.behind) {}
@@ -32,11 +32,11 @@ struct Cells {
     const int old = i - first, fresh_cell = old - old_cells, after = fresh_cell - new_cells;
     if (fresh_cell < 0) {
       const int row = first + old * c.old_stride;
-      return {row, min(row + c.old_stride, judged), i, 1};
+      return {row, min(row + c.old_stride, selected), i, 1};
     }
     const int to = first + old_cells;
     if (after >= 0) return {last + after, last + after + 1, to + kept_new + after, 1};
-    const int row = judged + fresh_cell * c.new_stride, end = min(row + c.new_stride, last);
+    const int row = selected + fresh_cell * c.new_stride, end = min(row + c.new_stride, last);
     const int each = c.by_key ? 2 : 1;
     return {row, end, to + each * fresh_cell, min(each, end - row)};
   }
@@ -54,12 +54,12 @@ __device__ int first_of_largest(const T* numbers, int first, int end, int withou
 
 /// A thread a cell.
 __global__ void __launch_bounds__(kThreads)
-    cells_kernel(const __grid_constant__ JudgedRows rows, BuzzCells c, SelectSpace space) {
+    cells_kernel(const __grid_constant__ CandidateRows rows, BuzzCells c, SelectSpace space) {
   const Cells cells(rows, c);
   const int i = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y;
   if (i >= cells.all) return;
   const Cell cell = cells.at(i, c);
-  const bool fresh = cell.first >= cells.judged && cell.first < cells.last;
+  const bool fresh = cell.first >= cells.selected && cell.first < cells.last;
   int row = cell.first;
   if (fresh && c.best) {
     row = first_of_largest(rows.mass + head * rows.side_stride, cell.first, cell.end, cell.end);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// One block. New rows have weight 1. In place: a step reads rows at or behind those it writes.
 __global__ void __launch_bounds__(kWeighThreads)
-    weigh_kernel(const __grid_constant__ JudgedRows rows, BuzzCells c) {
+    weigh_kernel(const __grid_constant__ CandidateRows rows, BuzzCells c) {
   const Cells cells(rows, c);
   for (int first = 0; first < cells.all; first += kWeighThreads) {
     const int i = first + static_cast<int>(threadIdx.x);
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kWeighThreads)
     if (i < cells.all) {
       cell = cells.at(i, c);
       for (int r = cell.first; r < cell.end; ++r) {
-        sum += r < rows.judged ? exp(static_cast<double>(rows.log_weights[r])) : 1;
+        sum += r < rows.selected ? exp(static_cast<double>(rows.log_weights[r])) : 1;
       }
     }
     __syncthreads();
@@ -122,13 +122,13 @@ void scale_by_log(void* scaled, const StepQueries& queries, const QueryNote& not
   });
 }
 
-void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzCells& cells,
+void choose_cells(const SelectSpace& space, const CandidateRows& rows, const BuzzCells& cells,
                   cudaStream_t stream) {
   const dim3 grid((rows.rows + kThreads - 1) / kThreads, rows.heads);
   launch_kernel(cells_kernel, {grid, kThreads}, stream, "the choice of rows", rows, cells, space);
 }
 
-void weigh_cells(const JudgedRows& rows, const BuzzCells& cells, cudaStream_t stream) {
+void weigh_cells(const CandidateRows& rows, const BuzzCells& cells, cudaStream_t stream) {
   launch_kernel(weigh_kernel, {1, kWeighThreads}, stream, "weights of rows", rows, cells);
 }
 

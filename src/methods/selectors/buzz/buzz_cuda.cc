@@ -13,7 +13,7 @@ class BuzzOnGpu final : public DeviceChooser {
  public:
   explicit BuzzOnGpu(const BuzzRule& rule) : rule_(rule), options_(rule.options) {}
 
-  void choose(const SelectSpace& space, const JudgedRows& rows, const Step& step,
+  void choose(const SelectSpace& space, const CandidateRows& rows, const Step& step,
               cudaStream_t stream) const override {
     const bool alike = step.size > 0;
     const BuzzCells cells{static_cast<int>(rule_.old_stride()),

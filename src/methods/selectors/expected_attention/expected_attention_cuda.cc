@@ -32,7 +32,8 @@ class ExpectedRows final : public BestRows {
     if (!options_.rope) queries.frequencies = nullptr;
     return queries;
   }
-  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+  void score(const SelectSpace& space, const CandidateRows& rows,
+             cudaStream_t stream) const override {
     ExpectedScores how;
     how.scale = scale_;
     how.covariance = options_.covariance;

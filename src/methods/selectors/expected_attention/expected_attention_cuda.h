@@ -6,7 +6,7 @@
 // Cost: a token reads and writes the scatter once, a chunk of T queries takes 2 T D^2 operations
 // per query head, a selection 2 D^2 for each row and query head.
 
-#include "select/cuda/judged_rows.h"
+#include "select/cuda/candidate_rows.h"
 
 namespace pith::cuda {
 
@@ -29,7 +29,7 @@ struct ExpectedScores {
   bool covariance = true, vnorm = true;
   double epsilon = 0;
 };
-void score_expected(const SelectSpace& space, const JudgedRows& rows, const ExpectedScores& how,
+void score_expected(const SelectSpace& space, const CandidateRows& rows, const ExpectedScores& how,
                     cudaStream_t stream);
 
 }  // namespace pith::cuda

@@ -14,7 +14,7 @@ namespace {
 constexpr int kRows = 64, kThreads = 256, kSumThreads = 1024;
 
 struct ScoreParams {
-  JudgedRows rows;
+  CandidateRows rows;
   ExpectedScores how;
   float* logits;   // [H, stride]
   float* peaks;    // [H, 2] the largest logit and the logarithm of the sum
@@ -193,7 +193,7 @@ void launch_scores(const ScoreParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-void score_expected(const SelectSpace& space, const JudgedRows& rows, const ExpectedScores& how,
+void score_expected(const SelectSpace& space, const CandidateRows& rows, const ExpectedScores& how,
                     cudaStream_t stream) {
   const ScoreParams p{rows, how, space.logits, space.sums, space.keys, space.stride};
   with_rows_of<256>(rows.dtype, rows.dim,

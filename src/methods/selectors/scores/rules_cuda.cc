@@ -14,7 +14,8 @@ class KNormRows final : public BestRows {
   std::string_view by_keys_alone() const override { return "knorm"; }
 
  private:
-  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+  void score(const SelectSpace& space, const CandidateRows& rows,
+             cudaStream_t stream) const override {
     score_norms(space, rows, stream);
   }
 };
@@ -24,7 +25,8 @@ class KeyDiffRows final : public BestRows {
   std::string_view by_keys_alone() const override { return "keydiff"; }
 
  private:
-  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+  void score(const SelectSpace& space, const CandidateRows& rows,
+             cudaStream_t stream) const override {
     score_directions(space, rows, stream);
   }
 };
@@ -43,7 +45,8 @@ class MassRows final : public BestRows {
   float mass_kept() const override { return use_.kept; }
 
  private:
-  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+  void score(const SelectSpace& space, const CandidateRows& rows,
+             cudaStream_t stream) const override {
     score_mass(space, rows, static_cast<int>(use_.kernel), use_.all_heads, stream);
   }
 

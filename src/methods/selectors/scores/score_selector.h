@@ -3,9 +3,9 @@
 // says when and how many (KeepBest), and the choice of the best. A selector is a subclass that
 // gives each row of the body a score.
 //
-// Rows enter the body unjudged; when it is full, and when a prompt ends, the best stay. Cost: one
-// scoring and one O(rows) selection every `interval` rows (an eighth of the budget if unset), so
-// budget / interval row visits for each row that arrives.
+// Rows enter the body as they come; when it is full, and when a prompt ends, the best stay. Cost:
+// one scoring and one O(rows) selection every `interval` rows (an eighth of the budget if unset),
+// so budget / interval row visits for each row that arrives.
 
 #include <vector>
 

@@ -8,7 +8,7 @@ namespace {
 
 template <class T, int D>
 __global__ void __launch_bounds__(kShareThreads)
-    norms_kernel(const __grid_constant__ JudgedRows rows, uint32_t* keys, size_t stride) {
+    norms_kernel(const __grid_constant__ CandidateRows rows, uint32_t* keys, size_t stride) {
   using Share = RowShare<T, D>;
   const int row = blockIdx.x * Share::kRows + threadIdx.x / Share::kLanes, head = blockIdx.y;
   const int count = rows.count(head);
@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(kShareThreads)
 }
 
 __global__ void __launch_bounds__(kShareThreads)
-    mass_kernel(const __grid_constant__ JudgedRows rows, int half, bool all_heads, uint32_t* keys,
-                size_t stride) {
+    mass_kernel(const __grid_constant__ CandidateRows rows, int half, bool all_heads,
+                uint32_t* keys, size_t stride) {
   const int row = blockIdx.x * kShareThreads + threadIdx.x, head = blockIdx.y;
   const int count = rows.count(head);
   if (row >= count) return;
@@ -34,14 +34,14 @@ __global__ void __launch_bounds__(kShareThreads)
 
 }  // namespace
 
-void score_norms(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) {
+void score_norms(const SelectSpace& space, const CandidateRows& rows, cudaStream_t stream) {
   with_shares(rows, [&]<class T, int D>() {
     launch_kernel(norms_kernel<T, D>, {grid_of(rows, RowShare<T, D>::kRows), kShareThreads}, stream,
                   "scores of rows", rows, space.keys, space.stride);
   });
 }
 
-void score_mass(const SelectSpace& space, const JudgedRows& rows, int kernel, bool all_heads,
+void score_mass(const SelectSpace& space, const CandidateRows& rows, int kernel, bool all_heads,
                 cudaStream_t stream) {
   launch_kernel(mass_kernel, {grid_of(rows, kShareThreads), kShareThreads}, stream,
                 "scores of rows", rows, kernel / 2, all_heads, space.keys, space.stride);

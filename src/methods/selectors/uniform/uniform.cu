@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
-    words_kernel(const __grid_constant__ JudgedRows rows, WordSource source, uint32_t* keys,
+    words_kernel(const __grid_constant__ CandidateRows rows, WordSource source, uint32_t* keys,
                  size_t stride) {
   const int row = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y;
   if (row >= rows.rows) return;
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void score_words(const SelectSpace& space, const JudgedRows& rows, const WordSource& source,
+void score_words(const SelectSpace& space, const CandidateRows& rows, const WordSource& source,
                  cudaStream_t stream) {
   const dim3 grid((rows.rows + kThreads - 1) / kThreads, rows.heads);
   launch_kernel(words_kernel, {grid, kThreads}, stream, "scores of rows", rows, source, space.keys,

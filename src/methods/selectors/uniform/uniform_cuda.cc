@@ -19,7 +19,8 @@ class LeastWords final : public BestRows {
   size_t weights() const override { return weights_ ? 1 : 0; }
 
  private:
-  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+  void score(const SelectSpace& space, const CandidateRows& rows,
+             cudaStream_t stream) const override {
     score_words(space, rows, source_, stream);
   }
 

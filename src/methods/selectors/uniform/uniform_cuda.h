@@ -13,7 +13,7 @@ struct WordSource {
   uint64_t seed = 0;
   uint32_t layer = 0, first_head = 0;
 };
-void score_words(const SelectSpace& space, const JudgedRows& rows, const WordSource& source,
+void score_words(const SelectSpace& space, const CandidateRows& rows, const WordSource& source,
                  cudaStream_t stream);
 
 /// The body of uniform(rate=...).

@@ -27,7 +27,7 @@ struct SeenQueries {
 };
 
 /// Rows of a layer's body, `rows` of every KV head.
-struct JudgedRows {
+struct CandidateRows {
   DType dtype = DType::kF16;        ///< kF16 or kBF16
   int heads = 0, dim = 0;           // G, D
   void *k = nullptr, *v = nullptr;  // [G, head_stride / D, D]
@@ -36,7 +36,7 @@ struct JudgedRows {
   int32_t* positions = nullptr;  // [G, side_stride]
   int known = 0;
   int64_t first_position = 0;
-  int judged = 0;         ///< of the first rows: those that a selection left
+  int selected = 0;       ///< of the first rows: those that a selection left
   float* mass = nullptr;  // [G, side_stride], or null
   size_t side_stride = 0;
   float* log_weights = nullptr;  // [side_stride], of choosers that weigh rows one by one
@@ -93,7 +93,7 @@ void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaSt
 /// Rows named in `kept` move to the front of the body, and the `after` rows behind the body follow
 /// them, with their mass. Positions of what stays are written.
 struct KeepCall {
-  JudgedRows rows;
+  CandidateRows rows;
   const int32_t* kept = nullptr;  // [G, kept_stride]
   size_t kept_stride = 0;
   int keep = 0, after = 0;
