@@ -28,14 +28,14 @@ void choose_at_once(std::span<const ChoiceWork> works, ChunkSpace& space, cudaSt
   }
   any.codec->unpack_keys_of(unpacked, stream);
 
-  CandidateRows selected;
-  selected.dtype = any.keys.dtype;
-  selected.heads = static_cast<int>(works.size() * heads);
-  selected.dim = of_layer.dim;
-  selected.k = keys;
-  selected.head_stride = rows * dim;
-  selected.rows = of_layer.rows;
-  any.chooser->choose(scratch, selected, any.step, stream);
+  CandidateRows candidates;
+  candidates.dtype = any.keys.dtype;
+  candidates.heads = static_cast<int>(works.size() * heads);
+  candidates.dim = of_layer.dim;
+  candidates.k = keys;
+  candidates.head_stride = rows * dim;
+  candidates.rows = of_layer.rows;
+  any.chooser->choose(scratch, candidates, any.step, stream);
 
   std::vector<MoveCodesCall> moves;
   std::vector<KeepCall> sides;
