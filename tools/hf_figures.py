@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The figures of docs/python.md for pith.hf, as tables. Needs torch (tools/python_torch.sh), `gguf`, and a model
+"""The figures of docs/transformers.md, as tables. Needs torch (tools/python_torch.sh), `gguf`, and a model
 (`pith pull smollm2`; --model names another of them):
     tools/hf_figures.py fidelity     KL of policies in transformers, beside the engine's own figure
     tools/hf_figures.py presses      KL of kvpress's presses, beside Pith's selectors of the same rows (with kvpress)

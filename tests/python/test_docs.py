@@ -10,7 +10,6 @@ from conftest import DEMO, REPO
 def test_the_programs_of_the_page(monkeypatch, tmp_path):
     page = (REPO / "docs" / "python.md").read_text(encoding="utf-8")
     programs = re.findall(r"```python\n(.*?)```", page, re.S)
-    programs = [program for program in programs if "pith.hf" not in program]  # tests/python_hf runs those
     assert len(programs) == 7
     real = pith.LLM
     monkeypatch.setattr(pith, "pull", lambda name: DEMO)
