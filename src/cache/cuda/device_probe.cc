@@ -77,7 +77,7 @@ DeviceProbe::DeviceProbe(const DeviceProbeSite& site, const ErrorProbeOptions& o
 }
 
 DeviceProbe::~DeviceProbe() {
-  if (comparing_.valid()) comparing_.wait();
+  if (running_.valid()) running_.wait();
 }
 
 DeviceProbe::DeviceProbe(const DeviceProbe& o) : site_(o.site_), pool_(o.pool_) {
@@ -331,7 +331,7 @@ void DeviceProbe::compare(int l, const DeviceProbeStep& step) {
 void DeviceProbe::start_comparing() {
   if (comparisons_.empty()) return;
   found_.set(site_.stream);
-  comparing_ = std::async(std::launch::async, [this, all = std::move(comparisons_)]() mutable {
+  running_ = std::async(std::launch::async, [this, all = std::move(comparisons_)]() mutable {
     found_.wait();
     const Context context{*pool_, *site_.memory, kernels_for()};
     for (const Comparison& c : all) {
@@ -346,7 +346,7 @@ void DeviceProbe::start_comparing() {
 }
 
 void DeviceProbe::finish_comparing() const {
-  if (comparing_.valid()) comparing_.get();
+  if (running_.valid()) running_.get();
 }
 
 void DeviceProbe::archive(int l, Archive& a, size_t tokens) {

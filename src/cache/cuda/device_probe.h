@@ -116,7 +116,7 @@ class DeviceProbe {
   bool comparing_ = false;
   std::vector<Comparison> comparisons_;  // of this step
   StreamMark found_;                     // the host has what it takes
-  mutable std::future<void> comparing_;  // of an earlier one
+  mutable std::future<void> running_;    // of an earlier one
 };
 
 }  // namespace pith::cuda
