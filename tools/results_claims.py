@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/results/claims.md: what the papers claim beside what `pith reproduce` found on a model.
+"""Writes docs/lab/claims.md: what the papers claim beside what `pith reproduce` found on a model.
 
 usage: results_claims.py [LINES...] [--write]
 
@@ -20,7 +20,7 @@ import textwrap
 from results_board import LEAST, MISSING, SOLVED, Scoreboard, counted, number, table, with_error
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/results/claims.md"
+PAGE = ROOT / "docs/lab/claims.md"
 KEPT = ROOT / "docs/results/claims.jsonl"
 BOARD = ROOT / "docs/results/fidelity.jsonl"
 TODAY = datetime.date.today().isoformat()  # of lines that say no day
@@ -37,7 +37,7 @@ compare directions, not numbers. The program makes each check, with 3 seeds for 
     tools/results_claims.py PAPER.jsonl --write
 
 `--tables error` makes one table again. `--device cuda` moves predictions and answers to a GPU. Attention errors, coding
-errors and times are the CPU's. The tables behind the checks: [the papers' tables](../lab/papers.md).
+errors and times are the CPU's. The tables behind the checks: [the papers' tables](papers.md).
 
 Each verdict is of one form of the method, with the policy that ran. "Open": the exact cache fails the task as well, or
 no dictionary was trained for it. A yes of a form of ours is not the paper's:
@@ -122,7 +122,7 @@ def claims_or_figures(record):
 
 BOARD_HEAD = """## On the scoreboard
 
-From [the scoreboard](fidelity.md): {length} tokens per piece, tasks at {task_length}. Errors are deviations over
+From [the scoreboard](../results/fidelity.md): {length} tokens per piece, tasks at {task_length}. Errors are deviations over
 seeds, or the standard error of one. Kept counts sink and window. "Tuned": each head has a form of its own
 ([0200](../decisions/0200-heads-of-their-own-forms.md)).
 """
