@@ -72,6 +72,10 @@ class AnswerForm {
   AnswerForm(const AnswerForm&) = delete;
   AnswerForm& operator=(const AnswerForm&) = delete;
 
+  /// Host memory of the states and masks that it remembers for the next answers, in bytes. Past
+  /// 8 MiB they are made anew.
+  size_t bytes_remembered() const;
+
  private:
   friend class FormFollower;
   struct [[gnu::visibility("hidden")]] State;

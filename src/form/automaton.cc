@@ -8,6 +8,7 @@ namespace pith::form {
 namespace {
 
 constexpr int32_t kUnknown = -2;
+constexpr size_t kTreeNode = 48;  // bytes of a map's node beside its value
 
 }  // namespace
 
@@ -33,7 +34,10 @@ int32_t Automaton::push(int32_t below, Symbol symbol) {
   Cell cell{symbol, below, cells_[static_cast<size_t>(below)].nest};
   if (symbol.part == Part::kObject || symbol.part == Part::kArray) ++cell.nest;
   const auto [at, added] = cell_numbers_.emplace(cell, static_cast<int32_t>(cells_.size()));
-  if (added) cells_.push_back(cell);
+  if (added) {
+    cells_.push_back(cell);
+    bytes_ += 2 * sizeof(Cell) + kTreeNode;
+  }
   return at->second;
 }
 
@@ -146,6 +150,7 @@ int32_t Automaton::state_of(std::vector<int32_t> stacks) {
     State& state = states_.emplace_back();
     state.stacks = std::move(ready);
     state.next.fill(kUnknown);
+    bytes_ += sizeof(State) + 2 * state.stacks.size() * sizeof(int32_t) + kTreeNode;
   }
   return at->second;
 }
@@ -202,7 +207,7 @@ void Automaton::walk(int32_t state, const Trie& trie, std::vector<uint32_t>& mas
 
 std::span<const uint32_t> Automaton::mask(int32_t state) {
   if (states_[static_cast<size_t>(state)].mask.empty()) {
-    ++masks_;
+    bytes_ += vocabulary_.words() * sizeof(uint32_t);
     const bool plain = takes_plain_text(state);
     std::vector<uint32_t> mask =
         plain ? vocabulary_.plain : std::vector<uint32_t>(vocabulary_.words());

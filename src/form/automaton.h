@@ -34,8 +34,10 @@ class Automaton {
   /// [vocabulary words]
   std::span<const uint32_t> mask(int32_t state);
 
-  /// So much is remembered that a new one should go on.
-  bool full() const { return states_.size() > 30000 || masks_ > 1000; }
+  /// Host memory of what is remembered. Past kMostBytes a new one should go on.
+  size_t bytes() const { return bytes_; }
+  bool full() const { return bytes_ > kMostBytes; }
+  static constexpr size_t kMostBytes = size_t{8} << 20;
   /// The state that is `state` in another one of the same schema.
   int32_t adopt(const Automaton& other, int32_t state);
 
@@ -87,7 +89,7 @@ class Automaton {
   std::map<Cell, int32_t> cell_numbers_;
   std::deque<State> states_;
   std::map<std::vector<int32_t>, int32_t> state_numbers_;
-  size_t masks_ = 0;
+  size_t bytes_ = 0;
   int32_t start_ = 0;
 };
 

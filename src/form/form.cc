@@ -41,6 +41,13 @@ struct AnswerForm::State {
 AnswerForm::AnswerForm(std::unique_ptr<State> state) : state_(std::move(state)) {}
 AnswerForm::~AnswerForm() = default;
 
+size_t AnswerForm::bytes_remembered() const {
+  const std::lock_guard guard(state_->lock);
+  if (!state_->shared) return 0;
+  const std::lock_guard of_automaton(state_->shared->lock);
+  return state_->shared->automaton.bytes();
+}
+
 std::shared_ptr<const AnswerForm> AnswerForm::json_schema(
     std::string_view schema, std::shared_ptr<const FormVocabulary> vocabulary) {
   auto state = std::make_unique<State>();

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -120,6 +121,39 @@ TEST(Form, RefusesByName) {
 }
 
 /// Whatever is drawn is a document in the end, whichever tokens come.
+// Each character of a string that has a longest length is a state of its own.
+TEST(Form, RemembersLittleOfLongAnswers) {
+  const auto form = schema(
+      R"({"type":"array","items":{"type":"string","maxLength":1000},"minItems":12,"maxItems":12})");
+  EXPECT_EQ(form->bytes_remembered(), 0u);
+  const auto token = [](const char* text) {
+    const auto ids = tokenizer().encode(text, false);
+    EXPECT_EQ(ids.size(), 1u) << text;
+    return ids[0];
+  };
+  const int32_t x = token("x"), quote = token("\""), comma = token(",");
+  FormFollower follower(form, {0});
+  size_t most = 0;
+  const auto push = [&](int32_t id) {
+    ASSERT_TRUE(allowed(follower.mask(), id)) << id;
+    follower.push(id);
+    most = std::max(most, form->bytes_remembered());
+  };
+  push(token("["));
+  for (int item = 0; item < 12; ++item) {
+    if (item > 0) push(comma);
+    push(quote);
+    for (int i = 0; i < 1000; ++i) push(x);
+    EXPECT_FALSE(allowed(follower.mask(), x));
+    push(quote);
+  }
+  EXPECT_FALSE(allowed(follower.mask(), comma));
+  push(token("]"));
+  EXPECT_TRUE(follower.may_end());
+  EXPECT_GT(most, size_t{7} << 20);
+  EXPECT_LT(most, size_t{9} << 20);
+}
+
 TEST(Form, RandomAnswersParse) {
   const auto form = schema(
       R"({"type":"object","properties":{"name":{"type":"string","maxLength":12},"list":{"type":

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "serve/json_gate.h"
 #include "serve/refusal.h"
 
@@ -9,6 +11,7 @@ namespace pith::serve {
 namespace {
 
 constexpr size_t kMostKnown = 32;
+constexpr size_t kMostRemembered = size_t{64} << 20;  // bytes of all that are known
 
 std::string shown(const ChatTemplate& chat, const std::string& tools) {
   ChatRequest request;
@@ -77,14 +80,22 @@ std::shared_ptr<const AnswerForm> Forms::of(const Call& call) const {
   if (!call.json && call.callable.empty()) return nullptr;
   const std::string key = key_of(call);
   const std::lock_guard guard(lock_);
-  for (auto at = known_.begin(); at != known_.end(); ++at) {
-    if (at->first != key) continue;
+  const auto at = std::ranges::find(known_, key, &Known::first);
+  if (at != known_.end())
     known_.splice(known_.begin(), known_, at);
-    return known_.front().second;
-  }
-  known_.emplace_front(key, make(call));
-  if (known_.size() > kMostKnown) known_.pop_back();
+  else
+    known_.emplace_front(key, make(call));
+  forget();
   return known_.front().second;
+}
+
+void Forms::forget() const {
+  size_t count = 0, bytes = 0;
+  const auto too_much = [&](const Known& known) {
+    bytes += known.second->bytes_remembered();
+    return ++count > 1 && (count > kMostKnown || bytes > kMostRemembered);
+  };
+  known_.erase(std::ranges::find_if(known_, too_much), known_.end());
 }
 
 Call tools_as_text(const Call& call) {

@@ -29,13 +29,17 @@ class Forms {
   bool template_has_tools() const { return template_has_tools_; }
 
  private:
+  using Known = std::pair<std::string, std::shared_ptr<const AnswerForm>>;
+
   std::shared_ptr<const AnswerForm> make(const Call& call) const;
+  /// Those that were asked for longest ago go, past 32 and past 64 MiB.
+  void forget() const;
 
   const Tokenizer& tokenizer_;
   bool template_has_tools_ = false;
   mutable std::mutex lock_;  // of the next
   mutable std::shared_ptr<const FormVocabulary> vocabulary_;
-  mutable std::list<std::pair<std::string, std::shared_ptr<const AnswerForm>>> known_;
+  mutable std::list<Known> known_;  // the last asked for first
 };
 
 /// The same call without tools: they are told in the system message, and calls and their results in
