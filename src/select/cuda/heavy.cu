@@ -31,32 +31,72 @@ struct CallsOfLayers {
 template <class T, int D>
 class HeadSelection {
  public:
-  __device__ HeadSelection(const HeavyCall& call, int head)
+  __device__ HeadSelection(const HeavyCall& call, int head, int selections = 0)
       : rows_(call.rows),
+        space_(call.space),
         head_(head),
         keys_(call.space.keys + head * call.space.stride),
         kept_(call.space.kept + head * call.space.stride),
         mass_(rows_.mass ? rows_.mass + head * rows_.side_stride : nullptr),
         stay_(static_cast<int>(call.sizes.budget)),
         interval_(static_cast<int>(call.sizes.interval)),
-        by_key_(static_cast<int>(call.sizes.by_key)) {}
+        by_key_(static_cast<int>(call.sizes.by_key)),
+        selections_(selections) {}
 
+  /// All selections, by one block.
   __device__ void select_all() {
-    for (; stay_ + (selections_ + 1) * interval_ <= rows_.rows; ++selections_) {
+    for (; more(); ++selections_) {
       by_mass();
       if (by_key_ > 0) by_key();
-      const int left = stay_ + selections_ * interval_;
-      choose_among(
-          keys_, stay_ + interval_, stay_, [this](int i) { return row_of(i); },
-          [this, left](int row, bool stays, int nth) { kept_[stays ? nth : left + nth] = row; });
-      __syncthreads();
+      choose();
     }
+  }
+
+  /// A selection by many blocks: one block ends the selection before it and gives keys of mass,
+  __device__ void begin() {
+    if (selections_ > 0) {
+      --selections_;
+      choose();
+      ++selections_;
+    }
+    if (more()) by_mass();
+  }
+  /// a block of kShareThreads threads per part sums directions,
+  __device__ void sum(int part) {
+    __shared__ PartRoom<T, D> room;
+    const float of_part = sum_directions<T, D>(rows_, head_, rows(), part, room);
+    if (threadIdx.x < D) sums()[part * D + threadIdx.x] = of_part;
+  }
+  /// and blocks of kShareThreads threads give keys to the rows of their own turns.
+  __device__ void compare(int block, int blocks) {
+    __shared__ float sum[D];
+    if (threadIdx.x < D) {
+      float all = 0;
+      for (int part = 0; part < kSelectSums; ++part) all += sums()[part * D + threadIdx.x];
+      sum[threadIdx.x] = all;
+    }
+    __syncthreads();
+    set_keys(sum, block * Share::kRows + static_cast<int>(threadIdx.x) / Share::kLanes,
+             blocks * Share::kRows);
   }
 
  private:
   using Share = RowShare<T, D>;
   static constexpr int kParts = kChooseThreads / kShareThreads;  // at a time
   static constexpr uint32_t kStays = ~0u;                        // above the key of any score
+
+  __device__ bool more() const { return stay_ + (selections_ + 1) * interval_ <= rows_.rows; }
+  __device__ auto rows() const {
+    return RowList{stay_ + interval_, [this](int i) { return row_of(i); }};
+  }
+  __device__ float* sums() const { return space_.sums + head_ * kSelectSums * D; }
+  __device__ void choose() {
+    const int left = stay_ + selections_ * interval_;
+    choose_among(
+        keys_, stay_ + interval_, stay_, [this](int i) { return row_of(i); },
+        [this, left](int row, bool stays, int nth) { kept_[stays ? nth : left + nth] = row; });
+    __syncthreads();
+  }
 
   __device__ int row_of(int i) const {
     return selections_ > 0 && i < stay_ ? kept_[i] : i + selections_ * interval_;
@@ -75,41 +115,44 @@ class HeadSelection {
   __device__ void by_key() {
     __shared__ PartRoom<T, D> room[kParts];
     __shared__ float sums[kParts][D], sum[D];
-    const int most = stay_ + interval_;
-    const RowList list{most, [this](int i) { return row_of(i); }};
     const int group = threadIdx.x / kShareThreads, thread = threadIdx.x % kShareThreads;
     float all = 0;
     for (int part = 0; part < kSelectSums; part += kParts) {
-      const float of_part = sum_directions<T, D>(rows_, head_, list, part + group, room[group]);
+      const float of_part = sum_directions<T, D>(rows_, head_, rows(), part + group, room[group]);
       if (thread < D) sums[group][thread] = of_part;
       __syncthreads();
       for (int i = 0; i < kParts && threadIdx.x < D; ++i) all += sums[i][threadIdx.x];
     }
     if (threadIdx.x < D) sum[threadIdx.x] = all;
     __syncthreads();
-    constexpr int kRows = kParts * Share::kRows, kTogether = 3;  // rows on their way to a thread
-    const int own = static_cast<int>(threadIdx.x) / Share::kLanes;
-    for (int first = own; first - own < most; first += kTogether * kRows) {
+    set_keys(sum, static_cast<int>(threadIdx.x) / Share::kLanes, kParts * Share::kRows);
+  }
+  /// Of every apart-th row from `first` on; threads of a warp that share no row go on together.
+  __device__ void set_keys(const float* sum, int first, int apart) {
+    constexpr int kTogether = 3;  // rows on their way to a thread
+    const int most = stay_ + interval_, own = first % Share::kRows;
+    for (; first - own < most; first += kTogether * apart) {
       const auto share = [&](int j) {
-        return Share(rows_, head_, row_of(min(first + j * kRows, most - 1)));
+        return Share(rows_, head_, row_of(min(first + j * apart, most - 1)));
       };
       const Share shares[kTogether] = {share(0), share(1), share(2)};
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
         const uint32_t key = unlikeness<T, D>(shares[j], sum);
-        const int i = first + j * kRows;
+        const int i = first + j * apart;
         if (Share::lane() == 0 && i < most && keys_[i] != kStays) keys_[i] = key;
       }
     }
   }
 
   const CandidateRows& rows_;
+  const SelectSpace& space_;
   int head_;
   uint32_t* keys_;     // [stay + interval], of one selection
   int32_t* kept_;      // [rows]: those that stay, then those that left
   const float* mass_;  // [rows]
   int stay_, interval_, by_key_;
-  int selections_ = 0;
+  int selections_;
 };
 
 /// Blocks (head, layer).
@@ -119,6 +162,39 @@ __global__ void __launch_bounds__(kChooseThreads)
   const HeavyCall& call = calls.of[blockIdx.y];
   if (static_cast<int>(blockIdx.x) >= call.rows.heads) return;
   HeadSelection<T, D>(call, blockIdx.x).select_all();
+}
+
+/// One of a place's selections, by many blocks.
+struct WideCall {
+  HeavyCall call;
+  int selections;  // before it
+};
+
+/// Blocks (head).
+template <class T, int D>
+__global__ void __launch_bounds__(kChooseThreads)
+    begin_wide_kernel(const __grid_constant__ WideCall p) {
+  wait_for_predecessor();
+  let_successor_start();
+  HeadSelection<T, D>(p.call, blockIdx.x, p.selections).begin();
+}
+
+/// Blocks (part, head).
+template <class T, int D>
+__global__ void __launch_bounds__(kShareThreads)
+    sum_wide_kernel(const __grid_constant__ WideCall p) {
+  wait_for_predecessor();
+  let_successor_start();
+  HeadSelection<T, D>(p.call, blockIdx.y, p.selections).sum(blockIdx.x);
+}
+
+/// Blocks (some of the rows, head).
+template <class T, int D>
+__global__ void __launch_bounds__(kShareThreads)
+    compare_wide_kernel(const __grid_constant__ WideCall p) {
+  wait_for_predecessor();
+  let_successor_start();
+  HeadSelection<T, D>(p.call, blockIdx.y, p.selections).compare(blockIdx.x, gridDim.x);
 }
 
 /// Blocks (pieces of 16 bytes, head, layer x keys or values).
@@ -178,11 +254,45 @@ CallsOfLayers<Call> params_of(std::span<const Call> calls) {
   return params;
 }
 
+int selections_of(const HeavyCall& call) {
+  return static_cast<int>((call.rows.rows - call.sizes.budget) / call.sizes.interval);
+}
+
+bool is_wide(const HeavyCall& call) { return call.sizes.by_key > 0 && selections_of(call) > 1; }
+
+/// A selection after the other, each by many blocks, as one block makes them: most of one is sums
+/// and products of all rows' keys.
+template <class T, int D>
+void choose_wide(const HeavyCall& call, cudaStream_t stream) {
+  const auto heads = static_cast<unsigned>(call.rows.heads);
+  const size_t most = call.sizes.most();
+  constexpr unsigned kBlocks = 32;  // of a head, at most
+  const auto blocks =
+      std::min<unsigned>(kBlocks, (most + RowShare<T, D>::kRows - 1) / RowShare<T, D>::kRows);
+  const auto go = [&](auto kernel, dim3 grid, int threads, const WideCall& p) {
+    launch_early(kernel, {grid, static_cast<unsigned>(threads)}, p, stream,
+                 "the choice of heavy rows");
+  };
+  const int count = selections_of(call);
+  for (int i = 0; i <= count; ++i) {
+    const WideCall p{call, i};
+    go(begin_wide_kernel<T, D>, heads, kChooseThreads, p);
+    if (i == count) break;
+    go(sum_wide_kernel<T, D>, {kSelectSums, heads}, kShareThreads, p);
+    go(compare_wide_kernel<T, D>, {blocks, heads}, kShareThreads, p);
+  }
+}
+
 }  // namespace
 
 void choose_heavy(const HeavyCall& call, cudaStream_t stream) { choose_heavy({&call, 1}, stream); }
 
 void choose_heavy(std::span<const HeavyCall> calls, cudaStream_t stream) {
+  if (calls.size() == 1 && is_wide(calls.front())) {
+    with_shares(calls.front().rows,
+                [&]<class T, int D>() { choose_wide<T, D>(calls.front(), stream); });
+    return;
+  }
   in_groups(calls, kMostLayers, [&](std::span<const HeavyCall> some) {
     const dim3 grid(most_heads(some), static_cast<unsigned>(some.size()));
     with_shares(some.front().rows, [&]<class T, int D>() {

@@ -1,8 +1,8 @@
 #pragma once
 // Heavy rows apart on the GPU (methods/heavy.h): which rows leave the store each time that it has
-// grown to budget + interval, and their move. All KV heads of a layer go together, all selections
-// of a pass, one after the other in one block per head, and where rows leave the run altogether
-// many layers: a selection by itself is a few microseconds of work for a few blocks.
+// grown to budget + interval, and their move. All KV heads of a layer go together. Many layers'
+// selections, and one of a layer, share a launch of one block per head. Several of a layer alone,
+// as a prompt has, take three launches each of up to 32 blocks per head.
 //
 // Cost of a selection among R rows per head: a selection by 3 passes over R keys of 4 bytes, where
 // rows stay for their keys too another one and two passes over these. Of a pass: all rows are read
