@@ -1,6 +1,6 @@
 #pragma once
 // The run-time estimate of a policy's attention error.
-// docs/error_probe.md says how it is made and when to trust it.
+// How it is made and when to trust it: docs/error_probe.md.
 
 #include <cstddef>
 

@@ -7,7 +7,7 @@
 // Threads: any thread may call an engine; a runtime's passes run one after another. Only one thread
 // at a time may change a session, including by a step() that the session is part of. fork(),
 // ledger(), rows() and the other const functions only read: any number of threads may call them
-// while nobody changes the session. Callbacks run on the caller's thread. Logits sinks and samplers
+// while no thread changes it. Callbacks run on the caller's thread. Logits sinks and samplers
 // run while the runtime is locked and must call no engine of it.
 
 #include <cstdint>
@@ -49,8 +49,7 @@ struct EngineOptions {
   /// Most bytes of all caches, tables, staging and scratch, without weights; 0 = no limit.
   size_t memory_limit = 0;
   /// Shared with other engines and layers; null: one of its own, made of the device, threads, isa
-  /// and memory limit. With a runtime these four are the runtime's: leave them out, or say the
-  /// same.
+  /// and memory limit. With a runtime leave these four unset, or give the runtime's values.
   std::shared_ptr<Runtime> runtime = {};
 };
 

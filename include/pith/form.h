@@ -1,6 +1,6 @@
 #pragma once
 // Answers held to a form: a JSON document of a schema, or calls of tools. A form is an automaton
-// over bytes; before each draw it says which tokens may come (Sampler::set_mask), whatever way the
+// over bytes; before each draw it gives the allowed tokens (Sampler::set_mask), however the
 // tokenizer cuts the text. GenerateOptions::form does so in generate() and Stepper.
 //
 // Schemas: type (object, array, string, integer, number, boolean, null, or a list of these),
@@ -53,12 +53,12 @@ struct FormCalls {
   bool many = true;  ///< after a call may come text and more calls
 };
 
-/// Immutable but for what it remembers; answers of any threads may share one.
+/// Immutable but for a cache of states; answers on any threads may share one.
 class AnswerForm {
  public:
-  /// Throws kCorrupt for what is no JSON; kUnsupported, with the keyword and its place, for a
-  /// schema that says more than the above; kInvalidArgument for one that no document can follow,
-  /// and past the limits: 64 KiB, 2000 values.
+  /// Throws kCorrupt for text that is not JSON; kUnsupported, with the keyword and its place, for
+  /// other keywords than those above; kInvalidArgument for a schema that no document satisfies, and
+  /// past the limits: 64 KiB, 2000 values.
   static std::shared_ptr<const AnswerForm> json_schema(
       std::string_view schema, std::shared_ptr<const FormVocabulary> vocabulary);
   /// Any JSON object.
@@ -72,8 +72,8 @@ class AnswerForm {
   AnswerForm(const AnswerForm&) = delete;
   AnswerForm& operator=(const AnswerForm&) = delete;
 
-  /// Host memory of the states and masks that it remembers for the next answers, in bytes. Past
-  /// 8 MiB they are made anew.
+  /// Host memory of the states and masks kept for the next answers, in bytes. Past 8 MiB they are
+  /// made anew.
   size_t bytes_remembered() const;
 
  private:

@@ -132,7 +132,7 @@ struct GenerateOptions {
   const std::atomic<bool>* cancel = nullptr;  ///< ends the answer when true; signal-safe
 };
 
-/// One answer: takes drawn tokens, returns text and says when to stop. generate() uses it; so do
+/// One answer: takes drawn tokens, returns text and the reason to stop. generate() uses it; so do
 /// programs that run many sessions with Engine::step.
 class Stepper {
  public:

@@ -69,9 +69,9 @@ struct LayerCacheOptions {
 /// On the GPU step, append and attend return before the work is done. The work runs in the order of
 /// the stream of use_stream(), so tensors may be freed or overwritten in that order. Rows are
 /// stored as f16 or the policy's dtype, and queries are rounded to it; numbers out of its range
-/// become infinite and are not refused.
-/// The host waits in all other calls, in steps that the error probe compares, and for policies that
-/// count rows on the device (adakv, uniform(rate) behind heavy rows).
+/// become infinite without an error. The host waits in all other calls, in steps that the error
+/// probe compares, and for policies that count rows on the device (adakv, uniform(rate) behind
+/// heavy rows).
 class LayerCache {
  public:
   /// Throws kInvalidArgument or kUnsupported for impossible shapes and policies.
@@ -106,8 +106,7 @@ class LayerCache {
   /// CPU only: throws kUnsupported on the GPU.
   void read_rows(int head, float* k, float* v) const;
   /// The selector's score of each row of rows(head); larger scores stay. Infinite for sink, window
-  /// and protected rows.
-  /// To score all rows of a tensor, give the policy a budget of as many rows.
+  /// and protected rows. To score all rows of a tensor, give the policy a budget of that many rows.
   /// Throws kUnsupported on the GPU and for selectors that do not score single rows.
   std::vector<double> scores(int head) const;
   Ledger ledger() const;         ///< bytes of the cache

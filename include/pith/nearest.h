@@ -1,5 +1,5 @@
 #pragma once
-// "Did you mean", as refusals of unknown names say it.
+// "Did you mean": the suggestion in refusals of unknown names.
 
 #include <cstddef>
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace pith {
 
-/// The place of the name that is nearest to `word`: at most two bytes put in, left out or changed,
+/// The index of the name that is nearest to `word`: at most two bytes inserted, deleted or changed,
 /// and no more than half of the word's. The first of several; nothing if all are farther. Cost: the
 /// product of the lengths per name.
 std::optional<size_t> nearest_name(std::string_view word, std::span<const std::string> names);

@@ -1,6 +1,6 @@
 #pragma once
-// Codecs of the program's own: two functions, known under a name to every policy string from then
-// on. Slower than the built-in ones: attention decodes rows before it reads them.
+// Codecs of the calling program: two functions under a name that every policy string may use from
+// then on. Slower than the built-in ones: attention decodes rows before it reads them.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ struct RowsToCode {
   bool keys = false;  ///< else values
   size_t rows = 0;
   size_t head_dim = 0;   // D
-  size_t row_bytes = 0;  ///< of a coded row, as OwnCodec::row_bytes said
+  size_t row_bytes = 0;  ///< of a coded row, from OwnCodec::row_bytes
 };
 
 struct OwnCodec {
@@ -31,12 +31,12 @@ struct OwnCodec {
   /// x f32 [rows, D] <- codes [rows, row_bytes]. The same codes must give the same finite numbers.
   std::function<void(const RowsToCode& rows, const uint8_t* codes, float* x)> decode = {};
   // Both are called by several threads at once, within a pass, while the engine is held: they must
-  // not call the engine. If one throws, so does the pass, after which the session is of no use.
+  // not call the engine. If one throws, so does the pass, and the session cannot be used after it.
 };
 
-/// Makes a codec known to the whole program, for keys and values, on the CPU alone. It takes no
-/// parameters. Its name may be given other functions later, with the same row_bytes; sessions that
-/// are there keep theirs. Throws kInvalidArgument for names that are taken or none.
+/// Adds a codec for the whole program, for keys and values, on the CPU alone. It takes no
+/// parameters. Its name may be given other functions later, with the same row_bytes; existing
+/// sessions keep theirs. Throws kInvalidArgument for names that are taken or malformed.
 void add_codec(const OwnCodec& codec);
 
 }  // namespace pith

@@ -114,7 +114,7 @@ class PrefixTree {
   PrefixTree& operator=(const PrefixTree&) = delete;
 
   /// A session from the longest snapshot of the prompt; at least one token is left to read.
-  /// `reuse` (may be null) says which. Evicts snapshots if memory is short.
+  /// `reuse` (may be null) describes it. Evicts snapshots if memory is short.
   /// Throws as Session's constructor and fork do.
   Session begin(const SessionOptions& options, const Prompt& prompt, Reuse* reuse = nullptr);
 

@@ -3,8 +3,7 @@
 // (pith/engine.h) and layers' caches (pith/layer_cache.h) of one program share. They keep it alive.
 //
 // Threads: any thread may call. Passes of all engines of a runtime run one after another, each on
-// all threads. A LayerCache that is called meanwhile computes on its caller's thread; on the GPU it
-// waits for its turn.
+// all threads. During a pass a LayerCache computes on its caller's thread; on the GPU it waits.
 
 #include <cstddef>
 #include <functional>
@@ -27,8 +26,9 @@ struct RuntimeOptions {
   size_t memory_limit = 0;
   /// CPU: "scalar", "avx2", "avx512" or "avx512_vnni"; "" = that of PITH_ISA, or the best.
   std::string isa = {};
-  /// GPU: called where the card refuses memory, in the thread of the call, to free what others of
-  /// the process hold and do not use; true: ask once more. It must not call what the runtime made.
+  /// GPU: called where the card refuses memory, in the thread of the call, to free unused memory of
+  /// other parts of the process. Returns true to try again. It must not call objects of this
+  /// runtime.
   std::function<bool()> make_room = {};
 };
 
@@ -43,11 +43,11 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   /// The steps of many caches of this runtime, such as one layer's of all sequences of a batch. The
-  /// results are those of LayerCache::step one after the other, bit for bit. On the CPU, where
-  /// there are at least as many steps as threads, each runs on one thread. On the GPU steps of one
-  /// token share launches, if layers are of one shape and on one stream.
-  /// All arguments are checked first, so that kInvalidArgument and kContextFull change nothing.
-  /// After kNonFinite and kOutOfMemory drop all these caches.
+  /// results are those of LayerCache::step one after the other, bit for bit. On the CPU each
+  /// step runs on one thread if there are at least as many steps as threads. On the GPU steps of
+  /// one token share launches, if layers are of one shape and on one stream. All arguments are
+  /// checked first, so that kInvalidArgument and kContextFull change nothing. After kNonFinite and
+  /// kOutOfMemory drop all these caches.
   void step(std::span<const LayerStep> steps);
 
   /// Bytes of all that was made with it, without weights: now, and at most so far.

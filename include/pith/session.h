@@ -77,8 +77,8 @@ class Session {
   /// kOutOfMemory, kNonFinite. If `progress` returns false, the tokens of finished chunks stay and
   /// the rest of the prompt may be appended later, with the same bits. Under prompt=exact and
   /// prompt=once (PromptReading) none stay: the session is as it was before the call.
-  /// On the CPU memory for all of a call is asked for first: after kOutOfMemory the session is as
-  /// it was, and the call may be given again. After another error in the middle of a chunk (on the
+  /// On the CPU memory for a whole call is reserved first: after kOutOfMemory the session is
+  /// unchanged, and the call may be repeated. After another error in the middle of a chunk (on the
   /// GPU kOutOfMemory too) every later call throws, because the layers disagree; fork() before
   /// risky steps.
   std::span<const float> prefill(std::span<const int32_t> tokens, const Progress& progress = {});
@@ -107,16 +107,16 @@ class Session {
   /// begun, or exceed the context.
   void protect(std::span<const TokenRange> ranges);
 
-  /// Sets memory aside for `tokens` tokens more, however they come: until they are appended no
-  /// limit of memory refuses them. False, with nothing changed but that a begun prompt (goes_on)
-  /// begins anew, where there is no room. Each call replaces the last one's; 0 gives the room back.
-  /// Forks of a session with room copy at once and have none of their own. Throws kContextFull;
+  /// Reserves memory for `tokens` more tokens, in calls of any size: no memory limit refuses them.
+  /// Returns false if there is not enough; then nothing has changed, except that a begun prompt
+  /// (goes_on) begins anew. Each call replaces the last one's; 0 frees the reserve. Forks of a
+  /// session with a reserve copy at once and have none of their own. Throws kContextFull;
   /// kUnsupported on the GPU, whose sessions may run out of memory in a step.
   bool try_reserve(size_t tokens);
-  /// The same; throws kOutOfMemory where try_reserve says false.
+  /// The same; throws kOutOfMemory where try_reserve returns false.
   void reserve(size_t tokens);
-  /// The most bytes that it holds until `tokens` tokens more have come, those in use included: what
-  /// reserve() sets aside, for schedulers that make room first. On the GPU the bytes of
+  /// The most bytes that the session holds until `tokens` more tokens are appended, including those
+  /// in use: the size of reserve(), for schedulers that free memory first. On the GPU the bytes of
   /// estimate_ledger. Throws kContextFull.
   size_t room(size_t tokens) const;
 
@@ -175,8 +175,8 @@ class Session {
 };
 
 /// The ledger of a session after `tokens` tokens, without running it, from the code that sizes
-/// sessions. Bytes are an upper bound over the stream. Of scratch it has what prompts take that are
-/// read exactly, if they have so many tokens.
+/// sessions. Bytes are an upper bound over the stream. Its scratch is that of a prompt of `tokens`
+/// tokens under prompt=exact and prompt=once.
 Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options, size_t tokens,
                        Device device);
 Ledger estimate_ledger(const ModelConfig& config, const StandaloneOptions& options, size_t tokens);

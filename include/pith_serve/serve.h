@@ -33,7 +33,7 @@ struct ServeOptions {
 
   SessionOptions session;  ///< of every conversation; `context` counts per conversation
   struct Preset {
-    std::string name;  ///< clients ask for NAME:name
+    std::string name;  ///< the model NAME:name for clients
     Policy policy;
   };
   std::vector<Preset> presets;  ///< further policies
@@ -50,7 +50,7 @@ struct ServeOptions {
   /// Idle conversations leave memory for files in `save_folder`, where the next server finds them.
   bool autosave = false;
   /// Folders of other servers (their `save_folder`), with autosave: when one of these servers is
-  /// about to end, or has ended, its saved conversations go on here.
+  /// about to end, or has ended, its saved conversations continue here.
   std::vector<std::filesystem::path> take_over;
   size_t disk = size_t{16} << 30;  ///< bytes of these files; those used least recently go first
   bool any_model = false;          ///< every model's name means the first

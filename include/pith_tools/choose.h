@@ -17,8 +17,8 @@ namespace pith {
 
 /// "half" as "50%", likewise quarter and tenth; other texts as they are.
 std::string memory_budget(std::string_view word);
-/// Whether a text says how much memory the cache may take ("quarter", "30%", "16MiB") rather than
-/// by which policy. Nothing is checked: choose_policy refuses sizes that are none.
+/// True for a text that is a size of the cache ("quarter", "30%", "16MiB"), not a policy. The size
+/// is not checked: choose_policy refuses malformed ones.
 bool says_memory(std::string_view text);
 
 struct ChooseOptions {

@@ -29,14 +29,14 @@ class Dialogue {
 
   Dialogue(std::shared_ptr<const Model> model, const StandaloneOptions& options, ChatTemplate tmpl,
            DialogueSetup setup);
-  /// On an engine that others use too: `empty` is a session that has seen nothing.
+  /// On an engine with other sessions: `empty` is a session without tokens.
   Dialogue(Session empty, ChatTemplate tmpl, DialogueSetup setup);
 
   struct Answer {
     GenerateResult result;
     bool read_again = false;  ///< the template changed what was read, so all of it was read anew
   };
-  /// Adds a user's message and answers it. If this throws, the message is gone again.
+  /// Adds a user's message and answers it. If this throws, the message is removed.
   Answer answer(const std::string& text, const std::function<void(std::string_view)>& on_text,
                 const Progress& on_read);
   /// The first half of answer(), for callers that draw tokens themselves: adds the message and

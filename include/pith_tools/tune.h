@@ -17,14 +17,14 @@ namespace pith {
 struct TuneOptions {
   std::vector<std::string> forms;  ///< policies that a head may have; empty: standard_forms()
   std::vector<double> bits{2};     ///< numbers of bits of the cache, everything included
-  /// Tokens per piece of the text; 0: as many as the text and the model allow, at most 4096.
+  /// Tokens per piece of the text; 0: the most that text and model allow, up to 4096.
   size_t window = 0;
   size_t score = 128;  ///< predictions scored per piece, the last; at most a quarter if window is 0
-  size_t pieces = 1;   ///< to choose on; as many others are for the report
+  size_t pieces = 1;   ///< to choose on; the report uses as many others
 
   /// Retrieval tasks whose answers count beside the text (docs/evaluation.md).
   std::vector<std::string> tasks{"niah_single_1", "passkey"};
-  size_t samples = 1;    ///< per task, to choose on; as many others for the report; 0: text alone
+  size_t samples = 1;    ///< per task, to choose on; the report uses as many others; 0: text alone
   size_t length = 2048;  ///< tokens per sample
   uint64_t task_seed = 1001;
   double answer_weight = 0.5;  ///< weight of a nat of an answer's tokens; a nat of text weighs 1
