@@ -44,7 +44,7 @@ struct AttendCall {
   std::span<const std::span<const Span>> spans;  ///< [G] lists
   const Rope* rope = nullptr;  ///< needed by spans with keys_before_rope or query_shift
   /// Attention mass: probabilities of the last `mass_queries` queries, summed over them and over
-  /// the group's query heads, are added to Span::mass and to chunk_mass. 0 = nobody asked.
+  /// the group's query heads, are added to Span::mass and to chunk_mass. 0 = none.
   size_t mass_queries = 0;
   /// Fewer than mass_queries for some KV heads; empty: the same for all.
   std::span<const size_t> head_mass_queries = {};  // [G]

@@ -1,7 +1,7 @@
 #pragma once
 // The values of templates: Python's, as far as templates see them. Values are immutable but for
-// namespaces, share their parts, and know how deep and how large they are, so that nothing that
-// walks through one can run away.
+// namespaces, share their parts, and carry their depth and size, so that no walk through one can
+// overrun.
 
 #include <map>
 #include <memory>

@@ -1,10 +1,10 @@
 #pragma once
-// State as bytes and back. A class that has some says so once, in `archive(Archive&)`: the same
-// lines count its bytes, save them and load them, so that nothing can be written and not read.
+// State as bytes and back. A class lists its state once, in `archive(Archive&)`: the same lines
+// count its bytes, save them and load them, so that nothing can be written and not read.
 //
-// Loaded bytes may be anybody's: a number is checked against the most that it can be before it is
+// Loaded bytes are not trusted: a number is checked against the most that it can be before it is
 // used, an array against the bytes that are left before memory is taken for it, and floating-point
-// numbers must be finite. Whatever else must hold between fields is said by need(), both ways.
+// numbers must be finite. need() checks other conditions between fields, both ways.
 
 #include <functional>
 #include <span>

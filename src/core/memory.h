@@ -35,7 +35,7 @@ const char* to_string(MemoryKind kind);
 class MemoryCounter : public std::enable_shared_from_this<MemoryCounter> {
  public:
   /// `limit` in bytes, 0 = none. `poison` fills fresh memory with 0xFF bytes (NaN in every float
-  /// type, huge as an index), so that tests notice reads of rows that nobody wrote.
+  /// type, huge as an index), so that tests notice reads of rows that were not written.
   explicit MemoryCounter(size_t limit = 0, bool poison = false) : limit_(limit), poison_(poison) {}
   /// A part of `parent`, which must outlive it; each has a limit of its own.
   // It is no copy. NOLINTNEXTLINE(bugprone-copy-constructor-init)

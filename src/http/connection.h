@@ -121,7 +121,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     chunked_ = !old_;
     if (old_) close_ = true;
     std::string text = head_text(head, chunked_, close_);
-    if (old_) {  // HTTP/1.0 knows no chunks: the end of the connection ends the body
+    if (old_) {  // HTTP/1.0 has no chunks: the end of the connection ends the body
       const size_t at = text.find("Content-Length: ");
       text.erase(at, text.find("\r\n", at) + 2 - at);
     }

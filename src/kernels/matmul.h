@@ -53,10 +53,10 @@ class RowSource {
 };
 
 enum class RowsOf : uint8_t {
-  /// Rows of one prompt: how many there are may decide how they are multiplied, and with it the
-  /// last bits of what comes out.
+  /// Rows of one prompt: their number may decide how they are multiplied, and with it the last
+  /// bits of the results.
   kOnePrompt,
-  /// Each row is somebody's own, and comes out as it would without the others, bit for bit.
+  /// Each row belongs to another session; its result is that without the others, bit for bit.
   kMany,
 };
 

@@ -21,7 +21,7 @@ namespace pith {
 struct HeavyOptions {
   std::optional<Budget> heavy = {};
   bool none = false;                    ///< heavy=0
-  bool by_default = false;              ///< some even if nobody says how many
+  bool by_default = false;              ///< heavy rows although `heavy` is unset
   double keys = 0.5;                    ///< share of them that stay for their keys
   std::optional<size_t> interval = {};  ///< unset: see sizes()
   size_t queries = 256;

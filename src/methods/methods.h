@@ -1,5 +1,5 @@
 #pragma once
-// Every method, in the order of help: the one place outside its folder that knows it. Both
+// Every method, in the order of help: the one place outside its folder that names it. Both
 // registries are made of these lists, and the functions that a method's folder defines are declared
 // by them.
 

@@ -90,11 +90,11 @@ class Forward {
   /// counts from 0 at the chunk's first token. Throws kNonFinite.
   using Sink = std::function<void(size_t first, size_t count, const float* logits)>;
   void all_logits(const Sink& sink);
-  /// The same after `states` [tokens, hidden] of anybody's.
+  /// The same after given `states` [tokens, hidden].
   void all_logits(const float* states, size_t tokens, const Sink& sink);
 
-  /// Called before each step of the cache, layer by layer; what it throws ends run(). Empty: nobody
-  /// watches.
+  /// Called before each step of the cache, layer by layer; what it throws ends run(). Empty: no
+  /// calls.
   using Observer = std::function<void(const LayerStep&)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 

@@ -25,7 +25,7 @@ struct MassWish {
 /// queries.
 MassRequest votes(size_t queries, size_t tokens, size_t interval, size_t until);
 
-/// Rows that make room at once in a body of `rows`, where nobody says how many: an eighth.
+/// Rows that are evicted at once from a body of `rows` if no number is given: an eighth.
 size_t turn_of(size_t rows);
 
 /// In rows of one KV head.

@@ -121,7 +121,7 @@ std::string prompt_setting(PromptReading reading);
 /// "name" or "name(key=value,...)", as it was written.
 std::string to_string(const PolicyPart& part);
 
-/// The options of some method; who made them knows which.
+/// The options of one method, as any type; the method that made them reads them back.
 class MethodOptions {
  public:
   template <class O>

@@ -1,7 +1,7 @@
 #pragma once
-// Softmax sums over tiles of a KV head's rows, as a device makes them, and what the error probe
-// wants of them: each tile's weights are relative to its own largest score, so that tiles merge in
-// any other unit (f64, on the host).
+// Softmax sums over tiles of a KV head's rows, as a device makes them, for the error probe: each
+// tile's weights are relative to its own largest score, so that tiles merge in any other unit (f64,
+// on the host).
 
 #include <memory>
 #include <span>

@@ -1,8 +1,8 @@
 #pragma once
-// Where a head's queries are large: their mean square in each pair of channels that RoPE turns
-// together, which is the same before and after it. A codec that knows it keeps its error of keys
-// out of those pairs. It is of the first queries behind the sink: a row that is coded has them
-// behind it, however a stream is cut. State: D / 2 floats; D multiply-adds for each of those
+// Where a head's queries are large: their mean square in each pair of channels that RoPE rotates
+// together, which is the same before and after RoPE. A codec uses it to keep its error of keys out
+// of those pairs. It is of the first queries behind the sink, which come before any row is coded,
+// however a stream is cut. State: D / 2 floats; D multiply-adds for each of those
 // queries.
 
 #include <vector>

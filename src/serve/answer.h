@@ -20,10 +20,10 @@ class Answer {
   const int32_t& pending() const { return stepper_.tokens().back(); }
   size_t drawn() const { return stepper_.tokens().size(); }
 
-  /// Takes a drawn token and tells the listener; `logits` [V] are those it was drawn from, where
-  /// log-probabilities are wanted, and `room` more tokens fit into the context.
+  /// Takes a drawn token and passes it to the listener; `logits` [V] are those it was drawn from,
+  /// where log-probabilities are wanted, and `room` more tokens fit into the context.
   void take(int32_t token, std::span<const float> logits, size_t room);
-  /// Ends it for a reason of others.
+  /// Ends it for a reason from outside.
   void end(StopReason reason);
   bool ended() const { return reason_.has_value(); }
   StopReason reason() const { return *reason_; }

@@ -42,7 +42,7 @@ class Forms {
   mutable std::list<Known> known_;  // the last asked for first
 };
 
-/// The same call without tools: they are told in the system message, and calls and their results in
+/// The same call without tools: the system message lists them, and calls and their results in
 /// the history are text.
 Call tools_as_text(const Call& call);
 

@@ -46,7 +46,7 @@ class Fields {
   std::vector<int32_t> ids(const std::string& name, size_t most, int32_t vocabulary);
   /// Names a field without a value: "messages[2].content".
   std::string path(const std::string& name) const;
-  /// Fields that nobody asked for.
+  /// Fields that were not read.
   std::vector<std::string> unknown() const;
 
  private:

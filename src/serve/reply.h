@@ -43,7 +43,7 @@ class Reply {
   Json notes_ = Json::object();
 };
 
-/// Letters and digits that nobody guesses: 128 random bits.
+/// Letters and digits from 128 random bits.
 std::string random_id();
 
 }  // namespace pith::serve

@@ -140,7 +140,7 @@ class Scheduler {
   void start(Running& r, Waiting& waiting);
   void decode_pass();
   void read_chunk();
-  /// Whether a work that was refused for want of memory is to be given again. `others`: some run.
+  /// True if a work that was refused for lack of memory is repeated. `others`: some run.
   bool comes_again(const Work& work, bool others);
   Running* next_to_read();
   void prompt_read(Running& r, std::span<const float> logits);

@@ -23,10 +23,10 @@ namespace HWY_NAMESPACE {
 
 // Places of the matrix that are read by turns, as in rows.cc.
 inline constexpr size_t kBlockStreams = 4;
-// How far ahead of its use memory is asked for: short rows are gone through before it answers.
+// Distance of prefetches ahead of use: a short row is finished before its memory arrives.
 inline constexpr size_t kPrefetchBytes = 2048;
 
-/// Codes as products want them.
+/// Codes in the order of the products.
 template <class F>
 struct Operand {
 #if HWY_TARGET == HWY_AVX2

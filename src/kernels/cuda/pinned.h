@@ -110,7 +110,7 @@ class ToldNumbers {
     due_ = true;
   }
   void set(std::vector<size_t> numbers) { numbers_ = std::move(numbers); }
-  /// Waits for the last that were told. 0 before.
+  /// Waits for the numbers copied last. 0 before the first.
   const std::vector<size_t>& get() const {
     if (!std::exchange(due_, false)) return numbers_;
     mark_.wait();

@@ -12,7 +12,7 @@ class Slab {
  public:
   struct Shape {
     size_t runs = 0, unit = 0;  ///< unit: bytes
-    bool cleared = false;       ///< what nobody has written is 0
+    bool cleared = false;       ///< bytes that were not written are 0
   };
   Slab(MemoryCounter& memory, MemoryKind kind, const Shape& shape, cudaStream_t stream)
       : memory_(&memory), kind_(kind), shape_(shape), stream_(stream), bytes_(memory, kind) {}

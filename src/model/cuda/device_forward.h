@@ -98,8 +98,8 @@ class DeviceForward {
   std::span<const float> logits(size_t i);
   /// The largest of that row, found on the device; `call` says how many, its logits are set here.
   std::span<const RankedLogit> best_logits(size_t i, RankingCall call);
-  /// Finds the largest of each of the first `rows` rows, in one launch; largest_logit() tells one
-  /// as best_logits() would.
+  /// Finds the largest of each of the first `rows` rows, in one launch; largest_logit() returns
+  /// one of them, as best_logits() would.
   void find_largest(size_t rows);
   std::span<const RankedLogit> largest_logit(size_t i) const;
   /// Hands out the logits [count, V] of run_chunk()'s positions, a block at a time. Throws

@@ -26,7 +26,7 @@ enum class QkNorm : uint8_t {
 /// The MLP is down(act(gate(x)) * up(x)).
 enum class Activation : uint8_t { kSilu, kGeluTanh };
 
-/// The traits of a member of the family. The forward pass knows nothing else of it.
+/// The traits of a member of the family. The forward pass reads nothing else of it.
 struct Architecture {
   const char* name;
   const char* model_type;

@@ -8,9 +8,9 @@
 namespace pith {
 
 /// Bytes of a tensor that a digest covers: all of a tensor of up to kDigestBlocks blocks, else as
-/// many blocks at equal distances, the first and the last among them. Whoever trains a model moves
-/// all of a tensor's numbers, so that what lies between tells nothing more; reading a model of 8B
-/// in 16 bits whole would take seconds, and its blocks a tenth of one.
+/// many blocks at equal distances, the first and the last among them. Training changes all
+/// numbers of a tensor, so the bytes between would add nothing. Reading a whole model of 8B in 16
+/// bits takes seconds, its blocks a tenth of one.
 inline constexpr size_t kDigestBlock = 4096, kDigestBlocks = 64;
 
 /// Of every tensor's name, type and shape, and its bytes as above.

@@ -21,7 +21,7 @@ class ScoreBpe {
   enum class Kind : uint8_t {
     kMerged,  ///< merges may make it
     kUnused,  ///< the same, but it is not kept: it falls apart into what it was made of
-    kApart,   ///< no merge makes it; find() knows it
+    kApart,   ///< no merge makes it; find() finds it
   };
   void reserve(size_t tokens, size_t bytes);
   /// False if there is a token with this text already, which then counts.

@@ -1,7 +1,6 @@
 #pragma once
-// Which rows: a selector's half that looks at them, on the GPU. When and how many is its Rule's
-// (src/plan), the same object's as on the CPU: the host plans by counts and asks nobody; which rows
-// stay only the device knows.
+// The half of a selector that chooses rows, on the GPU. Its Rule (src/plan) decides when and how
+// many, and is the CPU's: the host plans by counts alone. Which rows stay is only on the device.
 
 #include <cuda_runtime_api.h>
 

@@ -67,7 +67,7 @@ class HeadSelection {
     const float of_part = sum_directions<T, D>(rows_, head_, rows(), part, room);
     if (threadIdx.x < D) sums()[part * D + threadIdx.x] = of_part;
   }
-  /// and blocks of kShareThreads threads give keys to the rows of their own turns.
+  /// and blocks of kShareThreads threads give keys to every blocks-th run of rows.
   __device__ void compare(int block, int blocks) {
     __shared__ float sum[D];
     if (threadIdx.x < D) {

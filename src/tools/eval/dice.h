@@ -15,7 +15,7 @@ namespace pith {
 
 class Dice {
  public:
-  /// `use` tells apart independent sequences of one seed.
+  /// `use` numbers independent sequences of one seed.
   explicit Dice(uint64_t seed, uint32_t use = 0) : random_(seed, kStream, use) {}
   /// 0 .. n-1. The bias is below n / 2^64.
   size_t below(size_t n) { return random_.word64(next_++) % n; }

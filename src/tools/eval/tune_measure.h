@@ -34,11 +34,13 @@ class TuneMeasure {
 
   /// Tokens per piece of the text.
   size_t window() const { return window_; }
-  /// Nothing if told to stop. `check` sees the bits [L][forms] as soon as they are known.
+  /// Nothing if `progress` returned false. `check` sees the bits [L][forms] as soon as they are
+  /// known.
   std::optional<TuneLosses> losses(
       const HeadLossOptions& options,
       const std::function<void(const std::vector<std::vector<double>>& bits)>& check);
-  /// Each policy, on what is chosen on or on what is reported on; nothing if told to stop.
+  /// Each policy, on the text and samples to choose on, or on those of the report; nothing if
+  /// `progress` returned false.
   std::optional<std::vector<TuneMeasured>> run(const std::vector<std::string>& policies,
                                                bool report);
   /// For progress: losses() of so many forms, and run() of so many policies.

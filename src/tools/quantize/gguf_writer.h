@@ -42,7 +42,7 @@ class GgufKeys {
 /// A tensor before its bytes are there; the shape is row-major.
 struct GgufTensorSpec {
   std::string name;
-  uint32_t type = 0;  ///< as gguf_tensor_type knows it
+  uint32_t type = 0;  ///< of gguf_tensor_type
   std::vector<size_t> shape;
 };
 

@@ -1,10 +1,10 @@
 #pragma once
 // Express on the GPU (see express.h): the streams of all KV heads of a layer.
 //
-// A stream's rows, weights and positions are the device's; how many stand where the host knows, and
-// tells at each launch. Taking rows is one launch, one block per head, which finds its halvings as
-// it goes, by the host's own functions (plan/coreset.h); of many rows of few heads a launch or more
-// for each halving. Cost as on the CPU: O(s^2 D log^2 n) in all.
+// A stream's rows, weights and positions are on the device. The host has the number of rows in each
+// part, and passes it with each launch. Taking rows is one launch, one block per head, which finds
+// its halvings as it goes, by the host's own functions (plan/coreset.h); of many rows of few heads
+// a launch or more for each halving. Cost as on the CPU: O(s^2 D log^2 n) in all.
 
 #include <cuda_runtime_api.h>
 
