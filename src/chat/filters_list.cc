@@ -120,6 +120,20 @@ Value to_float(Runtime&, const Value& self, const Arguments& a) {
   return a.has(0) ? a.at(0) : Value(0.0);
 }
 
+/// Of a number's prefix 0x, 0o or 0b; 0: it has none.
+int base_of(std::string_view text) {
+  if (text.size() < 3 || text[0] != '0') return 0;
+  switch (text[1]) {
+    case 'x':
+    case 'X': return 16;
+    case 'o':
+    case 'O': return 8;
+    case 'b':
+    case 'B': return 2;
+    default: return 0;
+  }
+}
+
 Value to_int(Runtime& rt, const Value& self, const Arguments& a) {
   Value otherwise = a.has(0) ? a.at(0) : Value(int64_t{0});
   const auto cut = [&](double x) {
@@ -129,8 +143,10 @@ Value to_int(Runtime& rt, const Value& self, const Arguments& a) {
   if (self.is_float()) return cut(self.number());
   if (self.text() == nullptr) return otherwise;
   const auto base = static_cast<int>(std::clamp<int64_t>(integer_argument(rt, a, 1, 10), 2, 36));
-  const std::string text = trimmed(self);
+  std::string text = trimmed(self);
   int64_t out = 0;
+  const size_t sign = text.starts_with('+') || text.starts_with('-') ? 1 : 0;
+  if (base_of(std::string_view(text).substr(sign)) == base) text.erase(sign, 2);
   const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
   const char* end = text.data() + text.size();
   const auto parsed = std::from_chars(begin, end, out, base);
@@ -308,7 +324,7 @@ Value groupby(Runtime& rt, const Value& self, const Arguments& a) {
       group.push_back(all[order[end]]);
     }
     // The name of a group is as its first member has it.
-    out.push_back(rt.list({names[order[first]], rt.list(std::move(group))}, List::Kind::kTuple));
+    out.push_back(rt.list({names[order[first]], rt.list(std::move(group))}, List::Kind::kGroup));
   }
   return rt.list(std::move(out));
 }
@@ -326,6 +342,26 @@ Value batch(Runtime& rt, const Value& self, const Arguments& a) {
     const bool fills = a.has(1) && !a.at(1).is_none();
     if (fills) rt.charge(static_cast<uint64_t>(count));
     while (fills && part.size() < static_cast<size_t>(count)) part.push_back(a.at(1));
+    out.push_back(rt.list(std::move(part)));
+  }
+  return rt.list(std::move(out), List::Kind::kIterator);
+}
+
+/// So many lists, of as equal lengths as can be; the shorter ones may be filled up.
+Value slice(Runtime& rt, const Value& self, const Arguments& a) {
+  const int64_t count = integer_argument(rt, a, 0, 1);
+  if (count < 1) rt.fail("slice into less than one list");
+  rt.charge(static_cast<uint64_t>(count));
+  const Values all = elements(rt, self);
+  const auto lists = static_cast<size_t>(count);
+  const size_t length = all.size() / lists, longer = all.size() % lists;
+  Values out;
+  for (size_t i = 0, first = 0; i < lists; ++i) {
+    const size_t own = length + (i < longer ? 1 : 0);
+    Values part;
+    for (size_t j = first; j < first + own; ++j) part.push_back(all[j]);
+    first += own;
+    if (longer > 0 && i >= longer && a.has(1) && !a.at(1).is_none()) part.push_back(a.at(1));
     out.push_back(rt.list(std::move(part)));
   }
   return rt.list(std::move(out), List::Kind::kIterator);
@@ -384,6 +420,7 @@ constexpr Entry kFilters[] = {
     {"round", "precision method", round},
     {"select", "", select, true},
     {"selectattr", "", selectattr, true},
+    {"slice", "!slices fill_with", slice},
     {"sort", "reverse case_sensitive attribute", sort},
     {"sum", "attribute start", sum},
     {"unique", "case_sensitive attribute", unique},

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <utility>
 
 #include "chat/syntax.h"
 #include "model/tokenizers/tokenizer_utf8.h"
@@ -195,7 +197,28 @@ class Lexer {
     advance(end - at_);
   }
 
+  /// An integer behind 0x, 0o or 0b, as a decimal.
+  bool prefixed_number() {
+    constexpr std::pair<char, int> kBases[] = {{'x', 16}, {'o', 8}, {'b', 2}};
+    if (peek() != '0' || at_ + 2 >= text_.size()) return false;
+    const auto letter = static_cast<char>(text_[at_ + 1] | 0x20);
+    const auto* base = std::ranges::find(kBases, letter, &std::pair<char, int>::first);
+    if (base == std::end(kBases)) return false;
+    size_t end = at_ + 2;
+    while (end < text_.size() && (is_letter(text_[end]) || is_digit(text_[end]))) ++end;
+    std::string digits(text_.substr(at_ + 2, end - at_ - 2));
+    std::erase(digits, '_');
+    int64_t value = 0;
+    const char* last = digits.data() + digits.size();
+    const auto read = std::from_chars(digits.data(), last, value, base->second);
+    if (read.ec != std::errc() || read.ptr != last) fail("a number that is none in its base");
+    add(Token::Kind::kInteger, std::to_string(value));
+    advance(end - at_);
+    return true;
+  }
+
   void number() {
+    if (prefixed_number()) return;
     size_t end = at_;
     const auto digits = [&] {
       while (end < text_.size() && (is_digit(text_[end]) || text_[end] == '_')) ++end;
@@ -218,7 +241,7 @@ class Lexer {
       }
     }
     if (is_letter(letter(end))) {
-      fail_at(ErrorCode::kUnsupported, name_, line_, "numbers are decimal: no 0x, 0o or 0b");
+      fail("a number with a letter behind it");
     }
     std::string value(text_.substr(at_, end - at_));
     std::erase(value, '_');

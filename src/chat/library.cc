@@ -185,6 +185,11 @@ Value member(const Value& object, std::string_view name) {
     return found == space->members.end() ? missing(name) : found->second;
   }
   if (const Loop* loop = object.loop()) return loop_attribute(*loop, name);
+  if (const List* list = object.list();
+      list != nullptr && list->kind == List::Kind::kGroup && list->items.size() == 2) {
+    if (name == "grouper") return list->items[0];
+    if (name == "list") return list->items[1];
+  }
   return missing(name);
 }
 

@@ -113,7 +113,7 @@ Value repeat(Runtime& rt, const Value& value, int64_t count) {
 bool is_sequence(const Value& value) {
   const List* list = value.list();
   return value.text() != nullptr ||
-         (list != nullptr && (list->kind == List::Kind::kList || list->kind == List::Kind::kTuple));
+         (list != nullptr && (list->kind == List::Kind::kList || list->is_tuple()));
 }
 
 Value add(Runtime& rt, const Value& a, const Value& b) {
@@ -145,7 +145,7 @@ Value concatenate(Runtime& rt, const Value& a, const Value& b) {
 
 Value modulo_of_text(Runtime& rt, const Text& pattern, const Value& b) {
   const List* list = b.list();
-  const bool tuple = list != nullptr && list->kind == List::Kind::kTuple;
+  const bool tuple = list != nullptr && list->is_tuple();
   Values values = tuple ? list->items : Values{b};
   if (!pattern.is_markup()) return format(rt, pattern, values);
   for (Value& value : values)

@@ -44,7 +44,7 @@ void append_list(Text& out, const List& list) {
     throw Error(ErrorCode::kUnsupported,
                 "a view or an iterator cannot be printed; |list makes a list of it");
   }
-  const bool tuple = list.kind == List::Kind::kTuple;
+  const bool tuple = list.is_tuple();
   out.append(tuple ? "(" : "[", Origin::kTemplate);
   for (size_t i = 0; i < list.items.size(); ++i) {
     if (i > 0) out.append(", ", Origin::kTemplate);

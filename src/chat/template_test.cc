@@ -186,6 +186,13 @@ TEST(ChatLanguage, IsJinjas) {
       {"{{ '{} {} {a} {{}}'.format(1, 2, a=3) }}{{ '{1}{0}'.format(1, 2) }}", "1 2 3 {}21"},
       {"{% set d = {1: 'a', 'x': 2} %}{{ d[1] }}{{ d }}{{ 1 in d }}{{ d|tojson }}",
        "a{1: 'a', 'x': 2}True{\"1\": \"a\", \"x\": 2}"},
+      {"{{ 0x1F + 0b1_1 + 0o17 }}{{ '0x1f'|int(0, 16) }}{{ '-0b11'|int(base=2) }}{{ '0x'|int(7, "
+       "16) }}",
+       "4931-37"},
+      {"{% for g in xs|groupby('r') %}{{ g.grouper }}{{ g.list|length }}{{ g[0] }}{% endfor %}",
+       "a2ab1b"},
+      {"{{ [1, 2, 3, 4, 5]|slice(3)|list }}{{ [1, 2, 3, 4]|slice(3, 0)|list }}",
+       "[[1, 2], [3, 4], [5]][[1, 2], [3, 0], [4, 0]]"},
       {"{{ 1 is sameas 1 }}{{ 'upper' is filter }}{{ 'nope' is test }}{{ ('a'|e) is escaped }}",
        "TrueTrueFalseTrue"},
   };

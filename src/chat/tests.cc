@@ -49,8 +49,7 @@ Value is_mapping(Runtime&, const Value& self, const Arguments&) {
 // Values with a length and items: views and iterators do not.
 Value is_sequence(Runtime&, const Value& self, const Arguments&) {
   const List* list = self.list();
-  const bool listed =
-      list != nullptr && (list->kind == List::Kind::kList || list->kind == List::Kind::kTuple);
+  const bool listed = list != nullptr && (list->kind == List::Kind::kList || list->is_tuple());
   return Value(listed || self.text() != nullptr || self.dict() != nullptr || self.is_undefined());
 }
 Value is_iterable(Runtime&, const Value& self, const Arguments&) {

@@ -107,7 +107,8 @@ std::string describe_type(const Value& value) {
   if (value.function() != nullptr) return "a function";
   if (value.loop() != nullptr) return "the loop";
   switch (value.list()->kind) {
-    case List::Kind::kTuple: return "a tuple";
+    case List::Kind::kTuple:
+    case List::Kind::kGroup: return "a tuple";
     case List::Kind::kView: return "a view of a dict";
     case List::Kind::kIterator: return "an iterator (|list makes a list of it)";
     case List::Kind::kList: break;
@@ -138,7 +139,8 @@ bool equal(const Value& a, const Value& b) {
   if (const Text* text = a.text()) return text->bytes() == b.text()->bytes();
   if (const List* list = a.list()) {
     return list == b.list() ||
-           (list->kind == b.list()->kind && equal_items(list->items, b.list()->items));
+           ((list->kind == b.list()->kind || (list->is_tuple() && b.list()->is_tuple())) &&
+            equal_items(list->items, b.list()->items));
   }
   if (const Dict* dict = a.dict()) return dict == b.dict() || equal_dicts(*dict, *b.dict());
   if (a.space() != nullptr) return a.space() == b.space();

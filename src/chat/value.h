@@ -105,9 +105,11 @@ struct Extent {
 };
 
 struct List {
-  /// kView: what .items() gives. kIterator: what filters such as map give, which has no length.
-  enum class Kind : uint8_t { kList, kTuple, kView, kIterator };
+  /// kView: .items() of a dict. kIterator: of filters such as map, without a length. kGroup: a
+  /// tuple of groupby, whose two parts are also .grouper and .list.
+  enum class Kind : uint8_t { kList, kTuple, kView, kIterator, kGroup };
   List(Kind of_kind, Values of_items);
+  bool is_tuple() const { return kind == Kind::kTuple || kind == Kind::kGroup; }
 
   Kind kind;
   Values items;
