@@ -197,7 +197,7 @@ class LLM(_dicts.Completions):
 
     @property
     def conversation(self):
-        """The Chat that chat() goes on with."""
+        """The Chat that chat() continues."""
         if self._chat is None or self._chat.closed:
             self._chat = self.new_chat()
         return self._chat
@@ -211,7 +211,7 @@ class LLM(_dicts.Completions):
         self.conversation.reset()
 
     def save(self, path, replace=False):
-        """Writes the conversation with all of its cache; load() goes on from there."""
+        """Writes the conversation with all of its cache; load() continues from it."""
         self.conversation.save(os.fspath(path), replace)
 
     def load(self, path):
@@ -233,7 +233,7 @@ class LLM(_dicts.Completions):
         return self.last.ledger()
 
     def rows(self, layer, head):
-        """What one KV head of one layer holds after the latest answer."""
+        """The rows that one KV head of one layer holds after the latest answer."""
         return self.last.rows(layer, head)
 
     def describe(self):

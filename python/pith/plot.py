@@ -59,7 +59,7 @@ def _groups(points, hue):
 
 
 def frontier(found, y="kl", x="effective_bits", hue="selector", *, task=None, length=None, numbers=False, ax=None):
-    """What a policy loses against what it takes: a point per policy, with its standard error.
+    """Loss of policies against their size: a point per policy, with its standard error.
 
     found  rows of pith.results, or a frame of them
     y, x   a metric, and one of effective_bits, bytes, rows_kept, seconds

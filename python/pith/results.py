@@ -190,7 +190,7 @@ def _row(policy, metric, value, **fields):
 
 
 def parts(policy):
-    """The selector and codec of a policy; None and None if this version does not know it."""
+    """The selector and codec of a policy; None and None if this version has none of that name."""
     try:
         parsed = Policy(policy)
         return parsed.selector, parsed.codec

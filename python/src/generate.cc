@@ -64,7 +64,7 @@ std::shared_ptr<Generation> ask(const std::shared_ptr<Chat>& chat, const std::st
   const auto end = dialogue.chat_template().turn_end(dialogue.session().model().tokenizer());
   options.ends.insert(options.ends.end(), end.tokens.begin(), end.tokens.end());
   if (!end.text.empty()) options.stop.push_back(end.text);
-  { const Entered entered(*chat); }  // nobody draws from it
+  { const Entered entered(*chat); }  // no other thread draws from it
   Dialogue::Asked asked = dialogue.ask(text);
   try {
     return std::make_shared<Generation>(chat, std::move(asked.prompt), std::move(options), top,

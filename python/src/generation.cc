@@ -32,12 +32,11 @@ Generation::Generation(std::shared_ptr<Conversation> conversation, Ids prompt,
       sampler_(stepper_.sampling()) {
   const Session& session = conversation_->asked();
   if (prompt_.empty() && session.tokens() == 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                "the prompt is empty; at least one token is needed to go on from");
+    throw Error(ErrorCode::kInvalidArgument, "the prompt is empty; at least one token is needed");
   if (prompt_.empty() && top_ >= 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "logprobs need a prompt of at least one token: the last one's are not kept");
-  const Entered entered(*conversation_);  // nobody else draws from it
+  const Entered entered(*conversation_);  // no other thread draws from it
   conversation_->owner_ = this;
 }
 

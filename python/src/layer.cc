@@ -170,7 +170,7 @@ void check_caches(const Caches& caches) {
 void run_all(Runtime& runtime, const Caches& caches, const std::vector<LayerStep>& steps,
              std::optional<uintptr_t> stream) {
   std::vector<LayerObject::Entered> entered;
-  // One that is named twice is in use by nobody else: the step refuses it and says so.
+  // One that is named twice has no other user: the step refuses it.
   Caches once = caches;
   std::ranges::sort(once);
   once.erase(std::unique(once.begin(), once.end()), once.end());
@@ -361,7 +361,7 @@ void bind_calls(nb::class_<LayerObject>& layer) {
           "On the GPU: the stream whose work later calls come after and before, a cudaStream_t as "
           "an integer (torch.cuda.current_stream().cuda_stream); 0 is the default stream. Clones "
           "inherit it.")
-      .def("save", &saved, "All that the cache needs to go on elsewhere, bit for bit.")
+      .def("save", &saved, "All that the cache needs to continue elsewhere, bit for bit.")
       .def("restore", &restore, "state"_a,
            "Goes on where save() of a cache with these options was called.");
 }

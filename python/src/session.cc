@@ -229,7 +229,7 @@ void bind_states(nb::class_<SessionObject, Conversation>& session) {
   session
       .def(
           "fork", [](SessionObject& s) { return object_of(s.asked().fork(), s.why); },
-          "A second session with the same past; both go on independently.")
+          "A second session with the same past; both continue independently.")
       .def(
           "save",
           [](SessionObject& s, const std::filesystem::path& path, bool replace,
@@ -238,7 +238,7 @@ void bind_states(nb::class_<SessionObject, Conversation>& session) {
             unlocked([&] { s.session().save(path, {.replace = replace, .note = note}); });
           },
           "path"_a, "replace"_a = false, "note"_a = "",
-          "Writes all that the conversation needs to go on in another process, bit for bit.")
+          "Writes all that the conversation needs to continue in another process, bit for bit.")
       .def_static(
           "restore",
           [](const LoadedEngine& engine, const std::filesystem::path& path,
@@ -254,7 +254,7 @@ void bind_states(nb::class_<SessionObject, Conversation>& session) {
           },
           "engine"_a, "path"_a, "policy"_a = "exact", nb::kw_only(), "context"_a = 0,
           "percent_of"_a = 0, "seed"_a = 0, "cache_limit"_a = 0,
-          "A session that goes on where save() was called, under the same options.");
+          "A session that continues where save() was called, under the same options.");
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ def check_call(ticket, module, query, value, mask, dropout, is_causal, variant, 
 
 
 class Terms:
-    """What a layer makes of q.k: a factor, a soft cap, a sink's logit in each query head's softmax."""
+    """A layer's changes to q.k: a factor, a soft cap, a sink's logit in each query head's softmax."""
 
     def __init__(self, scale, soft_cap, sinks):
         self.scale, self.soft_cap, self.sinks = scale, soft_cap, sinks
@@ -114,7 +114,7 @@ class Columns:
 
 
 class Padding:
-    """What is real among the tokens of earlier forwards."""
+    """Which tokens of earlier forwards are real, not padding."""
 
     def __init__(self):
         self.past = None    # bool [B, tokens], never changed in place; None: all real
@@ -153,7 +153,7 @@ class Padding:
         return [None if bool(row.all()) else _run(row.nonzero().flatten()) for row in now]
 
     def _first_positions(self, position_ids, of, tokens):
-        """Checks that positions of real tokens rise by 1 and go on where the last forward ended."""
+        """Checks that positions of real tokens rise by 1 and continue where the last forward ended."""
         counts, first = self.counts or [0] * len(of), list(self.first or [None] * len(of))
         if position_ids is None:
             return first
@@ -167,7 +167,7 @@ class Padding:
             begin = int(row[0])
             expected = begin if first[b] is None else first[b] + counts[b]
             if begin != expected or not bool((row == torch.arange(begin, begin + len(row))).all()):
-                refuse(f"sequence {b}: its positions do not go on one by one at {expected}; packed or reordered "
+                refuse(f"sequence {b}: its positions do not rise by one from {expected}; packed or reordered "
                        "sequences are not supported. After padding on the right pass position_ids")
             first[b] = begin - counts[b]
         return first

@@ -206,7 +206,7 @@ class PithCache(Cache):
         # Up to transformers 5.14 the argument was the length to keep.
         if tokens_to_remove == (0 if hasattr(Cache, "get_max_length") else self._seen[0]):
             return
-        refuse("crop(): rows that were dropped cannot come back; clone() first, and go on with the clone")
+        refuse("crop(): rows that were dropped cannot come back; clone() first, and continue with the clone")
 
     def activate_past_recording(self):
         refuse("assisted (speculative) decoding: it crops the cache, and rows that were dropped cannot come back")
@@ -343,7 +343,7 @@ class PithCache(Cache):
         return 0 if self._closed else self._runtime.bytes_in_use
 
     def rows(self, layer, head, sequence=0):
-        """What one KV head holds; positions count a sequence's real tokens from 0."""
+        """The rows that one KV head holds; positions count a sequence's real tokens from 0."""
         self._usable()
         return self._one(layer, sequence).rows(head)
 
@@ -378,7 +378,7 @@ class PithCache(Cache):
 
     @_between_forwards
     def clone(self):
-        """A second cache with the same past; both go on independently."""
+        """A second cache with the same past; both continue independently."""
         made = PithCache.__new__(PithCache)
         made.__dict__.update(self.__dict__)
         made.layers = [PithLayer(made, shape.layer) for shape in self.shapes]
@@ -398,7 +398,7 @@ class PithCache(Cache):
     @_between_forwards
     def to_dynamic_cache(self, dtype=torch.float32):
         """The rows held as a DynamicCache: keys after RoPE, ascending. Its length is the rows, so that a model
-        which goes on with it needs position_ids from `tokens` on. Refused for rows that tensors cannot say."""
+        which continues with it needs position_ids from `tokens` on. Refused for rows that tensors cannot say."""
         made = DynamicCache()
         for layer in range(len(self.shapes)):
             heads = [tensors_of(self._one(layer, b), self.shapes[layer].kv_heads, layer)

@@ -14,7 +14,7 @@ from ._support import ATTENTION, refuse, text_config
 
 
 class Run:
-    """What compressed() did: `caches`, the newest last, of which it keeps `keep`."""
+    """The result of compressed(): `caches`, the newest last, of which it keeps `keep`."""
 
     def __init__(self, keep):
         self.caches = collections.deque(maxlen=keep)

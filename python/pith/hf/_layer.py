@@ -12,7 +12,7 @@ OFFLOAD = "a PithCache is not offloaded; its rows are compressed where they are"
 
 
 class Ticket:
-    """What the keys of one update() carry to attention."""
+    """The ticket that the keys of one update() carry to attention."""
 
     __slots__ = ("cache", "layer", "key", "value", "used")
 

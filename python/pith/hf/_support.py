@@ -17,7 +17,7 @@ def refuse(why):
 
 
 def device_problem(kind):
-    """What stands against tensors on this type of device; None: nothing."""
+    """The reason to refuse tensors on this type of device, or None."""
     if kind == "cpu" or (kind == "cuda" and _pith.has_cuda and torch.version.hip is None):
         return None
     if kind == "meta":
@@ -121,7 +121,7 @@ def layer_reports(config):
 
 
 def config_problems(config):
-    """What the configuration alone says against a model."""
+    """Reasons to refuse a model, from its configuration alone."""
     problems = []
     if getattr(config, "is_encoder_decoder", False):
         problems.append("it has an encoder; decoders alone are supported")
@@ -152,7 +152,7 @@ def model_problems(model):
 
 
 def check(model, policy=None):
-    """What PithCache would refuse, layer by layer, without running: of a model, or of its configuration alone.
+    """PithCache's refusals, layer by layer, without running: of a model, or of its configuration alone.
     `bool(report)` says whether it is supported. With a policy, that is tried too."""
     is_model = hasattr(model, "named_parameters")
     config = text_config(model.config if is_model else model)

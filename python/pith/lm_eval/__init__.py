@@ -27,5 +27,5 @@ register_model("pith")(PithLM)
 
 
 def task_manager(**options):
-    """A TaskManager that knows Pith's offline tasks beside lm_eval's own."""
+    """A TaskManager with Pith's offline tasks beside lm_eval's own."""
     return TaskManager(include_path=str(TASKS), **options)

@@ -1,4 +1,4 @@
-"""lm_eval's command line, which then knows --model pith and Pith's tasks."""
+"""lm_eval's command line, with --model pith and Pith's tasks."""
 
 import sys
 

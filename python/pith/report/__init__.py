@@ -43,7 +43,7 @@ class Group:
         return [row for row in self.rows if row["count"] == most]
 
     def value_text(self, row):
-        """What is compared: a score, or a divergence with its error."""
+        """The quantity compared: a score, or a divergence with its error."""
         return _text.percent(row["score"][0]) if self.is_task else _text.estimate(*row["kl"])
 
 
@@ -59,7 +59,7 @@ def read(*files):
 
 
 def parse(lines):
-    """What `pith report --lines` writes."""
+    """The lines of `pith report --lines`."""
     groups, probes, costs = [], [], []
     for line in lines.splitlines():
         record = json.loads(line)
