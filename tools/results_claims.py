@@ -122,8 +122,8 @@ def claims_or_figures(record):
 
 BOARD_HEAD = """## On the scoreboard
 
-From [the scoreboard](../results/fidelity.md): {length} tokens per piece, tasks at {task_length}. Errors are deviations over
-seeds, or the standard error of one. Kept counts sink and window. "Tuned": each head has a form of its own
+From [the scoreboard](../results/fidelity.md): {length} tokens per piece, tasks at {task_length}. Errors are deviations
+over seeds, or the standard error of one. Kept counts sink and window. "Tuned": each head has a form of its own
 ([0200](../decisions/0200-heads-of-their-own-forms.md)).
 """
 SHARES = (12.5, 25, 50)
