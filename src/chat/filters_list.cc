@@ -279,13 +279,18 @@ Value reverse(Runtime& rt, const Value& self, const Arguments&) {
 
 Value round(Runtime& rt, const Value& self, const Arguments& a) {
   if (!self.is_number()) rt.fail(fmt::format("round of {}", describe_type(self)));
-  const auto places = static_cast<int>(std::clamp<int64_t>(integer_argument(rt, a, 0, 0), 0, 300));
+  const auto places =
+      static_cast<int>(std::clamp<int64_t>(integer_argument(rt, a, 0, 0), -300, 300));
   const std::string method = a.has(1) ? text_argument(rt, a, 1, "method").bytes() : "common";
   const double scale = std::pow(10.0, places), value = self.number();
   if (method == "floor") return Value(std::floor(value * scale) / scale);
   if (method == "ceil") return Value(std::ceil(value * scale) / scale);
   if (method != "common") rt.fail("method is 'common', 'ceil' or 'floor'");
-  if (self.is_integer() || !std::isfinite(value)) return self;
+  if ((self.is_integer() && places >= 0) || !std::isfinite(value)) return self;
+  if (places < 0) {
+    const double step = std::pow(10.0, -places), rounded = std::nearbyint(value / step) * step;
+    return self.is_integer() ? Value(static_cast<int64_t>(rounded)) : Value(rounded);
+  }
   // The nearest decimal to the exact value, halves to even: what formatting does too.
   return Value(std::strtod(fmt::format("{:.{}f}", value, places).c_str(), nullptr));
 }

@@ -191,6 +191,9 @@ TEST(ChatLanguage, IsJinjas) {
        "4931-37"},
       {"{% for g in xs|groupby('r') %}{{ g.grouper }}{{ g.list|length }}{{ g[0] }}{% endfor %}",
        "a2ab1b"},
+      {"{{ 1234.5678|round(-2) }} {{ 1250|round(-2) }} {{ 1350|round(-2) }} {{ 1299|round(-2, "
+       "'floor') }}",
+       "1200.0 1200 1400 1200.0"},
       {"{{ [1, 2, 3, 4, 5]|slice(3)|list }}{{ [1, 2, 3, 4]|slice(3, 0)|list }}",
        "[[1, 2], [3, 4], [5]][[1, 2], [3, 0], [4, 0]]"},
       {"{{ 1 is sameas 1 }}{{ 'upper' is filter }}{{ 'nope' is test }}{{ ('a'|e) is escaped }}",
