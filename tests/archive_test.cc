@@ -179,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(Registry, Saved, testing::ValuesIn(pairs()), [](const a
   return std::get<0>(i.param) + "_" + std::get<1>(i.param);
 });
 
-// What the list of pairs does not reach: forms of selectors and codecs with state of their own.
+// Not in the list of pairs: forms of selectors and codecs with state of their own.
 class SavedForm : public testing::TestWithParam<const char*> {};
 
 TEST_P(SavedForm, GoesOnBitForBit) {
@@ -208,7 +208,7 @@ INSTANTIATE_TEST_SUITE_P(
         "exact+k:kivi+v:int8,window=0,sink=0", "exact,window=0,sink=0", "exact+kivi,window=32",
         "exact+int4;layers=1:streaming_llm(window=40);heads=1:knorm(budget=30)+int8"));
 
-// What anybody may hand over: loading refuses, or gives a cache that goes on, whatever it answers.
+// Untrusted bytes: loading refuses, or gives a cache that continues, whatever it answers.
 class Hostile : public testing::TestWithParam<const char*> {
  protected:
   static constexpr size_t kDim = 16, kSeen = 101, kMore = 45;

@@ -1,5 +1,5 @@
 #pragma once
-// What the files of the binding share. A call that computes gives the interpreter's lock back and
+// Shared by the files of the binding. A call that computes gives the interpreter's lock back and
 // marks its conversation as busy; a second thread that enters it is refused, as a queue would hide
 // the mistake.
 
@@ -119,7 +119,7 @@ class Watch {
  public:
   explicit Watch(nb::object progress = nb::none()) : progress_(std::move(progress)) {}
   Progress progress();
-  /// What the callback or a signal raised; with the lock held.
+  /// Raises the callback's or a signal's exception; with the lock held.
   void rethrow() const {
     if (raised_) std::rethrow_exception(raised_);
   }

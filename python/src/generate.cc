@@ -131,7 +131,7 @@ void bind_generation(nb::module_& m) {
                ", token=" + std::to_string(p.token) + ")";
       });
 
-  // What is asked of the whole answer runs it to its end first.
+  // Members of the whole answer run it to its end first.
   const auto whole = [](auto member) {
     return [member](Generation& g) {
       g.finish();

@@ -11,7 +11,7 @@ namespace {
 
 PyObject* codecs = nullptr;  // a list of the module's: (row_bytes, encode, decode) each
 
-/// What a function gave back, of one dtype and shape.
+/// The result of a function, of one dtype and shape.
 template <class T>
 void copy_result(const nb::object& given, const char* dtype, const std::string& who, size_t rows,
                  size_t columns, T* out) {

@@ -9,7 +9,7 @@
 namespace pith::python {
 namespace {
 
-/// What a function is shown, copied: it may keep it.
+/// The argument of a function, a copy: the function may keep it.
 struct Rows {
   int layer, head;
   nb::object keys, values, positions, mass;

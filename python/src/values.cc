@@ -1,4 +1,4 @@
-// What is handed back or compared by value: policies, methods, ledgers, rows, estimates.
+// Types that are returned or compared by value: policies, methods, ledgers, rows, estimates.
 
 #include "binding.h"
 #include "pith/policy.h"

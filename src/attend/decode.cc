@@ -36,7 +36,7 @@ struct Segment {
 size_t whole_lines(size_t numbers) { return (numbers + 15) / 16 * 16; }
 
 /// Numbers of a worker's memory for `queries` of a head: scores and bias of a tile, then a tile of
-/// keys to turn, of the chunk's `own` rows, or two results.
+/// keys to rotate, of the chunk's `own` rows, or two results.
 size_t worker_numbers(size_t queries, size_t dim, size_t own, bool turn_keys) {
   const size_t tile = std::max(turn_keys ? kTurnRows : 0, std::min(kDecodeTile, own)) * dim;
   const size_t results = 2 * queries * (dim + 1);

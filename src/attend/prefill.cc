@@ -154,8 +154,8 @@ void Prefill::run() {
   if (call_.mass_queries > 0) add_mass();
 }
 
-/// What tokens [first_token, last_token] see of a KV head's rows, in the order of merging. Tiles
-/// begin where they do for every query, so that what one finds does not depend on those beside it.
+/// The rows of a KV head that tokens [first_token, last_token] see, in the order of merging. Tiles
+/// begin where they do for every query, so that a result does not depend on the queries beside it.
 std::vector<Source> Prefill::sources(size_t head, size_t first_token, size_t last_token) const {
   std::vector<Source> all;
   const int64_t oldest = oldest_visible(call_, first_token);

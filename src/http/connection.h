@@ -108,7 +108,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     last_ = true;
   }
 
-  // What a Reply posts; `who` is checked so that a late call does not answer another request.
+  // Posted by a Reply; `who` is checked so that a late call does not answer another request.
   void send(const Reply* who, const Response& response) {
     if (who != reply_.get() || begun_) return;
     begun_ = true;
@@ -209,7 +209,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     ++requests_;
     close_ = !parser_->keep_alive() || requests_ >= shared_->options.requests_a_connection;
     if (auto refused = shared_->hooks.admit(request_)) {
-      // What a client still sends would be read as a request: only a read body lets it go on.
+      // Bytes that a client still sends would be read as a request: only after a read body the
+      // connection continues.
       close_ = close_ || !parser_->is_done();
       queue(head_text(*refused, false, close_) + (head_only_ ? "" : refused->body));
       return finish();

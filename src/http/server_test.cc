@@ -43,7 +43,7 @@ class Holding {
     }));
     return out;
   }
-  /// Whether nothing is answered any more once the test has let go of what it was given.
+  /// Whether nothing is answered any more once the test has dropped its replies.
   bool idle() {
     {
       const std::lock_guard guard(lock_);

@@ -1,6 +1,6 @@
 #pragma once
-// What computes layers' caches, on one device: LayerCache checks arguments, counts tokens and reads
-// and writes saved bytes; everything else is here.
+// The part of a layer's cache that computes, on one device: LayerCache checks arguments, counts
+// tokens and reads and writes saved bytes; everything else is here.
 
 #include <memory>
 #include <optional>
@@ -17,7 +17,7 @@ namespace pith {
 struct RuntimeBackend;  // runtime/runtime.h
 
 CacheShape shape_of(const LayerCacheOptions& options);
-/// What a layer is, as both devices need it.
+/// The properties of a layer that both devices need.
 struct LayerSite {
   explicit LayerSite(const LayerCacheOptions& options);
   int layer;

@@ -135,7 +135,8 @@ struct LayerCache::State {
   LayerCacheOptions options;
   std::unique_ptr<LayerBackend> layer;
 
-  /// What a call begins with: throws for objects that were moved from, and in a forked process.
+  /// The state at the beginning of a call. Throws for objects that were moved from, and in a forked
+  /// process.
   static State& live(const std::unique_ptr<State>& state) {
     if (!state) refuse("it was moved from; use the cache that it was moved to");
     state->runtime->state_->check_process();
@@ -149,7 +150,7 @@ struct LayerCache::State {
   void check_out(const RowsOut& out, size_t tokens) const;
   /// Throws unless it can be run; nothing has changed then.
   void check_step(const LayerStep& given) const;
-  /// What must be the same for save()'s bytes to go on.
+  /// The fields that must be the same to continue from save()'s bytes.
   SessionKey key() const;
 };
 
@@ -301,7 +302,7 @@ void archive_text(Archive& a, std::string& text) {
   a.raw(text.data(), size);
 }
 
-/// What save()'s bytes begin with: kMagic, the key, the digest of the rest.
+/// The head of save()'s bytes: kMagic, the key, the digest of the rest.
 void archive_head(Archive& a, SessionKey& key, Digest& digest) {
   std::string magic(kMagic);
   a.raw(magic.data(), magic.size());

@@ -228,7 +228,7 @@ TEST(LayerCache, ProtectsRowsAndProbesAsASessionDoes) {
   o.protect = {{3, 6}};
   o.error_probe = {64, 2, 0};
   o.layers = 3, o.layer = 2;
-  o.rope_theta = 0;  // no policy here turns keys
+  o.rope_theta = 0;  // no policy here rotates keys
   Layer layer(shape, policy);
   layer.cache = LayerCache(layer.runtime, o);
   EXPECT_FALSE(Layer(shape, policy).cache.attention_error());

@@ -95,7 +95,7 @@ TEST(LayerCache, ScoresSayWhichRowsWouldStay) {
   refused(ErrorCode::kInvalidArgument, "KV head 9", [&] { sampled.cache.scores(9); });
 }
 
-// What methods() says of each selector is what its cache does.
+// methods() and the cache of each selector agree.
 TEST(MethodInfo, SaysWhetherRowsHaveWeightsAndScores) {
   const Shape shape;
   const Rows rows(shape, kTokens, 23);

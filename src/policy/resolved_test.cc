@@ -221,7 +221,7 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
   EXPECT_EQ(refusal(shape_of(64, {1000, 0}), "snapkv(budget=64)"), "");
 }
 
-// What was asked, both lists, the difference, and what would do.
+// A refusal has the request, both lists, the difference, and a policy that works.
 TEST(Refusals, NameTheNearestPolicyThatWorks) {
   const std::pair<const char*, const char*> kCases[] = {
       {"exact+gear(rank=9)", "'exact+gear'"},

@@ -1,5 +1,5 @@
 #pragma once
-// What a request asks for, as values in their ranges; no JSON is left but what templates read.
+// A request as values in their ranges; no JSON is left but what templates read.
 
 #include <cstdint>
 #include <optional>

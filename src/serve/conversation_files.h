@@ -30,7 +30,7 @@ Digest digest_of_ids(std::span<const int32_t> ids);
 
 class ConversationFiles {
  public:
-  /// What a tenant's name begins with, and what stands for it in files: keys are numbered in the
+  /// The beginning of a tenant's name, and its replacement in files: keys are numbered in the
   /// order of a command line, files outlive it.
   using Owners = std::vector<std::pair<std::string, std::string>>;
   using Folders = std::vector<std::filesystem::path>;
@@ -70,7 +70,7 @@ class ConversationFiles {
 
  private:
   std::filesystem::path path(const ConversationName& name) const;
-  /// What a file holds; nullopt: it is not for this server.
+  /// The contents of a file; nullopt: it is not for this server.
   std::optional<std::pair<ConversationName, ConversationFile>> look(
       const std::filesystem::path& file) const;
   /// A tenant as files have it, and back; nullopt: of a key that is not known.

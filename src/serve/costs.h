@@ -1,5 +1,5 @@
 #pragma once
-// What sessions come to take, asked of the engine before they are made.
+// The bytes that sessions may come to take, computed by the engine before they are made.
 
 #include <map>
 #include <memory>

@@ -25,7 +25,7 @@ struct TokenShown {
   std::vector<Other> likeliest;
 };
 
-/// What all events of an answer have in common.
+/// Fields of all events of an answer.
 struct AnswerHead {
   Form form = Form::kChat;
   std::string id, model, fingerprint;

@@ -32,7 +32,7 @@ class Forms {
   using Known = std::pair<std::string, std::shared_ptr<const AnswerForm>>;
 
   std::shared_ptr<const AnswerForm> make(const Call& call) const;
-  /// Those that were asked for longest ago go, past 32 and past 64 MiB.
+  /// Drops the forms used least recently, past 32 and past 64 MiB.
   void forget() const;
 
   const Tokenizer& tokenizer_;

@@ -19,7 +19,7 @@ Call chat_call(const Json& body, const GateOptions& options);
 Call text_call(const Json& body, const GateOptions& options);
 /// OpenAI's responses; Anthropic's messages, `to_answer` or to count their tokens.
 Call responses_call(const Json& body, const GateOptions& options);
-/// What an answer in that form repeats of its request.
+/// The fields of a request that an answer in that form repeats.
 Json responses_echo(const Json& body);
 Call messages_call(const Json& body, const GateOptions& options, bool to_answer = true);
 /// llama.cpp's infill.

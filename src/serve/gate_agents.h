@@ -1,5 +1,5 @@
 #pragma once
-// What the gates of agents' APIs share: their fields become those of a chat completion.
+// Shared by the gates of agents' APIs: their fields become those of a chat completion.
 
 #include <initializer_list>
 #include <string>

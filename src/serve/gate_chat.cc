@@ -37,7 +37,7 @@ Json checked_call(const Json& given, const std::string& path) {
   const std::string name = inner.required_text("name", 256);
   Json arguments = Json::object();
   if (const Json* told = inner.get("arguments"); told != nullptr && told->is_string()) {
-    // What is no JSON is an answer that was cut.
+    // Arguments that are not JSON are of an answer that was cut.
     arguments =
         parse_text(told->get_ref<const std::string&>(), inner.path("arguments")).value_or(*told);
   } else if (told != nullptr) {

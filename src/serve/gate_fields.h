@@ -1,5 +1,5 @@
 #pragma once
-// What the gate's files share.
+// Shared by the gate's files.
 
 #include "serve/gate.h"
 

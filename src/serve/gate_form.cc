@@ -1,4 +1,4 @@
-// What an answer is held to: response_format, tools and which of them may be called.
+// The rules for an answer's form: response_format, tools and which of them may be called.
 
 #include <fmt/format.h>
 

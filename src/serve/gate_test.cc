@@ -212,7 +212,7 @@ TEST(Gate, AgentsSayTheSameInOtherWords) {
       Refusal);  // max_tokens is Anthropic's must
 }
 
-/// What the template and the form get.
+/// The input of the template and of the form.
 std::string said(const Call& call) {
   std::string out = call.tools + "\n";
   for (const std::string& message : call.messages) out += message + "\n";

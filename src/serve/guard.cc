@@ -20,7 +20,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-/// What anyone may read: whether it lives, and the page's own files.
+/// Paths that need no key: the health check and the page's own files.
 bool is_open(const std::string& path) {
   return path == "/health" || path == "/v1/health" || path == "/" || path.starts_with("/page/");
 }

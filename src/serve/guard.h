@@ -26,7 +26,7 @@ class Guard {
   std::optional<Refusal> refuse(const http::Request& head) const;
   /// Who asks: a name of the key that was given, the same for the same key; "" without keys.
   std::string tenant(const http::Request& head) const;
-  /// What logs say of a key, by its place among them.
+  /// A key's name in logs, by its place among the keys.
   static std::string name_of_key(size_t index);
   /// The header that lets a page of this origin read answers, if it may.
   std::optional<std::string> allowed_origin(const http::Request& head) const;

@@ -1,5 +1,5 @@
 #pragma once
-// What the process's allocator has given out and not had back.
+// Bytes that the process's allocator has given out and not got back.
 
 #include <cstddef>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the listeners of all shapes share: text parted into words and calls of tools, sums over a
+// Shared by the listeners of all shapes: text parted into words and calls of tools, sums over a
 // request's tasks, and one end for all.
 
 #include <atomic>

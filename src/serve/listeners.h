@@ -1,5 +1,5 @@
 #pragma once
-// What a client gets of its tasks: a stream of events, or one answer at the end.
+// The reply to a client from its tasks: a stream of events, or one answer at the end.
 
 #include <memory>
 

@@ -27,7 +27,7 @@ class Histogram {
   uint64_t count_ = 0;
 };
 
-/// What the scheduler knows now: gauges.
+/// The scheduler's present state: gauges.
 struct Gauges {
   size_t running = 0, waiting = 0, idle = 0, on_disk = 0;
   struct Disk {

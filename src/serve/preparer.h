@@ -39,7 +39,7 @@ class Preparer {
   std::vector<std::shared_ptr<Task>> tasks(const Call& call, const std::string& who) const;
   /// The rendered conversation as text.
   std::string rendered(const Call& call) const;
-  /// Its tokens, and where others may go on from it.
+  /// Its tokens, and the places from which others may continue.
   struct ChatTokens {
     std::vector<int32_t> ids;
     std::vector<size_t> fork_points;

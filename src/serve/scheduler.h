@@ -50,7 +50,7 @@ struct IdleSession {
   uint64_t since = 0;    ///< later jobs alone are of this conversation
 
   bool held() const { return session || file; }
-  /// What is in memory is in the file too.
+  /// True if all that is in memory is in the file too.
   bool saved() const;
 };
 
@@ -100,7 +100,7 @@ class Scheduler {
     Clock::time_point since;
     /// Empty sessions, one per choice, with room for all that these come to.
     std::vector<Session> rooms = {};
-    /// Its conversation's file, where it goes on from it. The first room is the file's meanwhile.
+    /// Its conversation's file, if it continues from one. The first room is the file's meanwhile.
     enum class Fetch : uint8_t { kNot, kReading, kRead, kFailed } fetch = Fetch::kNot;
     std::shared_ptr<Session> fetched = {};
     std::string fetch_failure = {};
@@ -111,7 +111,7 @@ class Scheduler {
     bool is_fetched() const { return fetch == Fetch::kReading || fetch == Fetch::kRead; }
   };
   enum class Room : uint8_t { kThere, kSoon, kNone };
-  /// The state that a task's conversation goes on from.
+  /// The state from which a task's conversation continues.
   struct Own {
     IdleSession* idle = nullptr;  // null: the tree has as much
     size_t tokens = 0;
@@ -130,7 +130,7 @@ class Scheduler {
   /// Room for what a task's session may still come to. Throws kOutOfMemory.
   void reserve(Session& session, const Task& task) const;
   bool sets_aside() const;
-  /// What those that run may still come to, and is not set aside.
+  /// Bytes that running sessions may still take and that are not reserved.
   size_t promised() const;
   size_t step_bytes() const;
   /// Keeps what a prompt has read for those that begin alike.
@@ -159,7 +159,7 @@ class Scheduler {
   Own own_state(const Task& task);
   /// Looks for the conversation at servers that leave; false: its file may be on its way.
   bool take_over(Waiting& waiting);
-  /// Begins to read the file that a task goes on from; false: there is none.
+  /// Begins to read the file from which a task continues; false: there is none.
   bool fetch(Waiting& waiting);
   void fetched(std::shared_ptr<Session> session, const std::string& failure, uint64_t number);
   void lose_file(const ConversationName& name);

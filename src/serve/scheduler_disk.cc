@@ -15,7 +15,7 @@ namespace {
 // A server that ends writes what is idle at once, and other conversations when they are answered.
 constexpr std::chrono::milliseconds kMostOnTheWay{1000};
 
-/// What a file takes at most beside its cache: tokens, header, the ends of sections.
+/// Most bytes of a file beside its cache: tokens, header, the ends of sections.
 size_t file_bytes(const Session& session) {
   constexpr size_t kHeader = size_t{64} << 10;
   return session.ledger().total_bytes() + session.tokens() * sizeof(int32_t) + kHeader;
@@ -79,7 +79,7 @@ void Scheduler::trim_disk(size_t coming, const IdleSession* keep) {
   size_t bytes = disk_bytes() + coming;
   if (keep && keep->file) bytes -= keep->file->bytes;  // it is replaced
   for (auto idle = idle_.begin(); idle != idle_.end() && bytes > files_->quota(); ++idle) {
-    // What is being written may have its new file already.
+    // A conversation that is being written may have its new file already.
     if (!idle->file || &*idle == keep || idle->writing > 0) continue;
     bytes -= idle->file->bytes;
     files_->remove({idle->id, idle->tenant, "", 0});
@@ -144,7 +144,7 @@ void Scheduler::written(const ConversationName& name, uint64_t job, const Conver
   drop_empty();
 }
 
-// What is set aside for those that run counts as taken.
+// Memory reserved for running sessions counts as taken.
 size_t Scheduler::lacking(size_t bytes) const {
   const Runtime& runtime = *engine_->runtime();
   const size_t total = runtime.bytes_in_use() + runtime.bytes_reserved() + promised() + bytes;

@@ -23,7 +23,7 @@ size_t memory_of(const ServeOptions& options) {
          static_cast<size_t>(sysconf(_SC_PAGE_SIZE)) / 2;
 }
 
-/// What would only be found out by the first request.
+/// Checks that would otherwise fail at the first request.
 void check(const Engine& engine, const ServeOptions& o) {
   if (!is_loopback(o.address) && o.keys.empty() && !o.insecure)
     throw Error(

@@ -21,7 +21,7 @@
 
 namespace pith::serve {
 
-/// What one path's handler gets.
+/// The argument of a path's handler.
 struct Visit {
   http::Request request;
   std::shared_ptr<Reply> reply;

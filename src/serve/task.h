@@ -15,7 +15,7 @@
 
 namespace pith::serve {
 
-/// What a task did, when it is over.
+/// The results of a finished task.
 struct Totals {
   size_t prompt_tokens = 0, cached_tokens = 0, drawn_tokens = 0;
   double queue_seconds = 0, prompt_seconds = 0, decode_seconds = 0;

@@ -23,7 +23,7 @@ inline std::shared_ptr<Engine> engine() {
   return std::make_shared<Engine>(model, o);
 }
 
-/// What all tasks of a test did, in order.
+/// The events of all tasks of a test, in order.
 struct Journal {
   std::mutex lock;
   std::condition_variable changed;

@@ -19,9 +19,9 @@ class ToolReader {
  public:
   /// `begun`: the text begins inside of a call.
   explicit ToolReader(bool begun) : state_(begun ? State::kHead : State::kText) {}
-  /// What is certain.
+  /// Returns the pieces that are certain.
   std::vector<ToolPiece> push(std::string_view text);
-  /// What was held back.
+  /// Returns the pieces held back.
   std::vector<ToolPiece> finish();
   size_t calls() const { return calls_; }
 

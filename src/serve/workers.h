@@ -16,7 +16,7 @@ class Workers {
   explicit Workers(size_t threads) {
     for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
   }
-  /// What was not begun is dropped.
+  /// Drops work that was not begun.
   ~Workers() {
     {
       const std::lock_guard guard(lock_);

@@ -237,7 +237,7 @@ TEST(CudaLevels, EveryGroupOfQueriesOverRowsAlone) {
   }
 }
 
-// What a row shares lies elsewhere; the row is the same.
+// A row's shared part lies elsewhere; the row is the same.
 TEST(CudaLevels, RowsAloneAreTheSameRows) {
   PITH_NEEDS_GPU();
   for (const char* codec : kShared) {

@@ -47,7 +47,7 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"ladder(rows=128)", 5e-2},
                            {"ladder(rows=192,new=kivi(bits=4),old=int4)", 5e-2},
                            // Values on few levels meet qjl's moved thresholds in clusters, which
-                           // that rounding cuts: 0.13 in bf16. Keys turned as the other's: 1.
+                           // that rounding cuts: 0.13 in bf16. Keys rotated as the other's: 1.
                            {"ladder(rows=128,new=turboquant(bits=4),old=qjl)", 0.2},
                            {"k:int8+v:int4", 1e-2},  // a kernel of their own
                            {"k:int4+v:int8", 1e-2},

@@ -56,7 +56,7 @@ class CudaLayer final : public LayerBackend {
  public:
   /// The turn is the caller's.
   CudaLayer(CudaRuntime& runtime, const LayerCacheOptions& o) : runtime_(runtime), site_(o) {
-    // What the GPU does not do is refused before memory is made for it.
+    // A policy that the GPU lacks is refused before memory is allocated.
     const ResolvedPolicy can_be(o.policy, shape_of(o), o.seed, Device::kCuda);
     space_ = &runtime.space(o.query_heads, o.kv_heads, o.head_dim);
     cache_ = std::make_unique<cuda::DeviceCache>(runtime.memory, shape_of(o), o.policy, o.seed,

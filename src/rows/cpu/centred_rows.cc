@@ -35,7 +35,7 @@ class CentredRows final : public CodedRows {
   }
   void keep(std::span<const uint32_t> kept) override;
   void decode(float* out, size_t first, size_t count) const override;
-  // What the inner codec prepares is prepared for the queries as they are.
+  // The inner codec prepares the queries as they are.
   size_t prepared_size(size_t queries) const override { return inner_->prepared_size(queries); }
   void prepare(float* prepared, const float* q, size_t queries) const override {
     inner_->prepare(prepared, q, queries);

@@ -2,11 +2,11 @@
 // Keys coded around the mean of their group, around any codec: k - mu is coded, and the score gets
 // <q, mu> back, so that attention changes by the code's error alone. Neighbouring keys of a head
 // share a large mean, on which codes whose error grows with the norm (QJL's sketch, a scale for 32
-// channels) spend their bits. One mean for the whole stream does not do it: RoPE turns the mean as
-// positions go on (docs/decisions/0046-centre-and-length.md). Rows wait in f16 until their group is
-// full, so the means do not depend on how rows arrive; no row is coded twice. A group keeps its
-// mean until its last row goes. Cost: D subtractions a row coded; a query D multiply-adds a group,
-// and one addition a score. Bytes: 2 D + 4 a group.
+// channels) spend their bits. One mean for the whole stream does not do it: RoPE rotates the mean
+// as positions grow (docs/decisions/0046-centre-and-length.md). Rows wait in f16 until their group
+// is full, so the means do not depend on how rows arrive; no row is coded twice. A group keeps its
+// mean until its last row goes. Cost: D subtractions per row coded; per query D multiply-adds per
+// group, and one addition per score. Bytes: 2 D + 4 per group.
 
 #include <memory>
 #include <numeric>

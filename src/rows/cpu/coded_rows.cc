@@ -1,5 +1,5 @@
-// What a codec gets for nothing: rows are decoded a tile at a time, on the stack, and handed to the
-// dense primitives. Costs one decode a row and pass; codecs with cheaper forms override.
+// The default reading of codecs: rows are decoded a tile at a time, on the stack, and handed to the
+// dense primitives. Costs one decode per row and pass; codecs with cheaper forms override.
 
 #include "rows/cpu/coded_rows.h"
 

@@ -75,7 +75,7 @@ class CodedRows {
   size_t dim_;  // D
 };
 
-/// What rows are wanted.
+/// The rows to make.
 struct RowsRequest {
   Side side = Side::kKeys;
   size_t dim = 0;       // D
@@ -92,7 +92,7 @@ class Codec {
   virtual ~Codec() = default;
   /// New rows are appended in multiples of this (KIVI's key groups: 32).
   virtual size_t block_rows() const { return 1; }
-  /// True: keys are stored before RoPE and turned to their position when read.
+  /// True: keys are stored before RoPE and rotated to their position when read.
   virtual bool pre_rope() const { return false; }
   /// Keys: of so many queries behind the sink rows are shown the energy; 0 = of none.
   virtual size_t first_queries() const { return 0; }
@@ -104,7 +104,7 @@ class Codec {
     return static_cast<double>(rows) * bytes_per_row(dim);
   }
   virtual size_t shared_bytes() const { return 0; }
-  /// What that will be once there are rows of a layer. Throws kInvalidArgument for a request that
+  /// The same once there are rows of a layer. Throws kInvalidArgument for a request that
   /// make_rows refuses.
   virtual size_t table_bytes(const RowsRequest& /*request*/) const { return 0; }
   /// The most scratch that coding `rows` rows of one head takes.

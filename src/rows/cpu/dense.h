@@ -1,7 +1,7 @@
 #pragma once
 // The dense codec: rows as they are, in f32, f16 or bf16 (round to nearest even). 2 D
-// size_of(dtype) bytes a row of keys and values. Also what sink and window rows are stored in,
-// under any policy.
+// size_of(dtype) bytes per row of keys and values. Also the store of sink and window rows under
+// any policy.
 
 #include "rows/cpu/coded_rows.h"
 

@@ -86,7 +86,7 @@ void MeanRows::take_mean() {
   code(rows.data(), dim_, rows.size() / dim_);
 }
 
-/// What rows have beside the mean, as it will be added back, goes to the inner codec.
+/// Passes rows minus the mean, rounded as it will be added back, to the inner codec.
 void MeanRows::code(const float* x, size_t stride, size_t count) {
   const std::vector<float> mean = as_floats();
   std::vector<float> rest(std::min(count, kAppendRows) * dim_);

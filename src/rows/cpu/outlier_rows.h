@@ -1,8 +1,8 @@
 #pragma once
 // The sparse part of dense-and-sparse codes (KVQuant, GEAR): each row keeps n of its numbers apart,
 // as a channel and an f16 value. The same n for every row, where the papers let a threshold decide:
-// bytes a row are then known before the rows are, and dropping rows is a compaction like any other.
-// Bytes a row: 3 n.
+// bytes per row are then known before the rows are, and dropping rows is a compaction like any
+// other. Bytes per row: 3 n.
 
 #include <algorithm>
 #include <span>

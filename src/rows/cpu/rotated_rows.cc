@@ -30,7 +30,7 @@ class RotatedRows final : public CodedRows {
     inner_->decode(out, first, count);
     rotate_hadamard(*kernels_, out, dim_, count);
   }
-  // The turned queries [M, D], then what the inner codec prepares of them.
+  // The rotated queries [M, D], then the inner codec's preparation of them.
   size_t prepared_size(size_t queries) const override {
     return side_ == Side::kValues ? 0 : queries * dim_ + inner_->prepared_size(queries);
   }

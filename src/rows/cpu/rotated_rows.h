@@ -1,9 +1,9 @@
 #pragma once
 // Rows coded after a Walsh-Hadamard transform, around any codec. The transform is orthonormal and
 // its own inverse, so it changes nothing in exact arithmetic, and spreads outlying channels over
-// all of them, which a shared scale can then follow. Queries are turned the same way, sums turned
-// back. D that is no power of two is turned in blocks: 96 = 64 + 32. Cost: D log2 D additions a row
-// coded, a query and a result.
+// all of them, which a shared scale can then follow. Queries get the same transform, sums its
+// inverse. A D that is no power of two is transformed in blocks: 96 = 64 + 32. Cost: D log2 D
+// additions per row coded, query and result.
 
 #include <utility>
 

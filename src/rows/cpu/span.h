@@ -17,8 +17,8 @@ struct Span {
   const float* log_weights = nullptr;   ///< [rows], added too, if not null
   const uint32_t* positions = nullptr;  ///< [rows] true positions; null: contiguous
   int64_t first_position = 0;           ///< of row `first`, when positions is null
-  bool keys_before_rope = false;        ///< turn keys to their position when read
-  int64_t query_shift = 0;              ///< turn queries by this many positions for this span
+  bool keys_before_rope = false;        ///< rotate keys to their position when read
+  int64_t query_shift = 0;              ///< rotate queries by this many positions
   float* mass = nullptr;                ///< [rows] += attention probabilities, if asked for
 };
 

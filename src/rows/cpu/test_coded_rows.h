@@ -1,5 +1,5 @@
 #pragma once
-// What tests of codecs begin and end with: rows of a codec, and all of them decoded.
+// For tests of codecs: makes rows of a codec, and decodes all of them.
 
 #include <memory>
 #include <vector>

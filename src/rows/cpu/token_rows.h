@@ -1,7 +1,7 @@
 #pragma once
 // Rows of b-bit codes per token: groups of 32 channels with an f16 scale and, if asymmetric, an f16
 // minimum (llama.cpp's q8_0 and q4_0; KIVI's and QJL's values). A row is coded when it comes and
-// never again. Bytes a row: D b / 8 + 2 ceil(D / 32), twice the latter if asymmetric.
+// never again. Bytes per row: D b / 8 + 2 ceil(D / 32), twice the latter if asymmetric.
 
 #include "rows/cpu/coded_rows.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 // Rows of one KV head that wait in f16 until a codec has as many as it needs at once: a group that
 // shares scales, or the first rows of a stream, from which tables are made. Waiting makes the codes
-// independent of how rows arrive. Bytes a row: 2 D.
+// independent of how rows arrive. Bytes per row: 2 D.
 
 #include <span>
 #include <vector>

@@ -31,7 +31,7 @@ std::unique_ptr<Codec> make_qjl(const MethodOptions& options, Side side) {
   return centred_if_asked(std::move(keys), o, side);
 }
 
-/// What the GPU takes of a coarse code and of a sketch of the keys themselves.
+/// The GPU's limits for a coarse code and for a sketch of the keys themselves.
 std::vector<Limit> limits_on_gpu(const QjlOptions& o, size_t dim) {
   const QjlFormat format = o.format();
   const bool sketch = o.residual == 0;

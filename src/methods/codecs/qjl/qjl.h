@@ -3,8 +3,8 @@
 // of m rows, <q, k> is estimated by c |k| / m <S q, sign(S k)>, which is unbiased over S; values
 // are 2-bit codes per token. Groups of 32 consecutive rows name the channels of largest norm: these
 // form a second vector with a sketch and a norm of its own, and queries are split the same way.
-// Bits a key: m + m_out + 32, and 16 (outliers + 2) / 32 for the group. That is paper=true. By
-// default a sketch has 3 bits a number in the place of one (plane_rows.h), of keys around the mean
+// Bits per key: m + m_out + 32, and 16 (outliers + 2) / 32 for the group. That is paper=true. By
+// default a key has 3 bits per number instead of a sketch (plane_rows.h), of keys around the mean
 // of their 128, and values are as many bits after the same transform: docs/decisions/0260.
 
 #include "methods/centre_options.h"

@@ -1,5 +1,5 @@
-// turboquant on the GPU: rows of levels, transformed, with one scale a row. Codes lie in fragments
-// and have decode kernels of their own; beside another codec's they lie in rows.
+// turboquant on the GPU: rows of levels, transformed, with one scale per row. Codes lie in
+// fragments and have decode kernels of their own; beside another codec's they lie in rows.
 
 #include <fmt/format.h>
 
