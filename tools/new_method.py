@@ -177,20 +177,21 @@ CodecRow @name@_row() {
 PAGE = """\
 # @name@
 
-@mark@ which rows stay, or how a row is stored, with one formula. Source: @mark@. Code:
-`src/methods/@kind@s/@name@/`.
+@mark@ which rows stay, or how a row is stored, with one formula.
+
+## What it is good and bad at
+
+@mark@, with figures and the command that gives them (`pith probe`, `pith eval ppl`).
+
+## How it works
+
+Source: @mark@. Code: `src/methods/@kind@s/@name@/`.
 
 <!-- parameters: @name@ -->
 | parameter | default | accepts | meaning |
 |---|---|---|---|
 
 @mark@ the cost per row in operations and bytes.
-
-## What it is good and bad at
-
-@mark@, with figures and the command that gives them (`pith probe`, `pith eval ppl`).
-
-Tests: the contract suite.
 """
 
 
