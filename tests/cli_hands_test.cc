@@ -179,8 +179,8 @@ TEST_F(CliHands, OllamasRunAnswersAMessage) {
   const Result base = run({"run", kModel, "The ship lay at", "-t", "1", "--temp", "0", "-n", "6"});
   EXPECT_EQ(base.status, 0) << base.err;
   EXPECT_EQ(base.out, demo({"-p", "The ship lay at", "-n", "6"}).out);
-  EXPECT_NE(base.err.find("has no chat template: it goes on with the text"), std::string::npos);
-  refused({"run", kModel, "a text", "-p", "another"}, 10, "say it with -p");
+  EXPECT_NE(base.err.find("has no chat template: it continues the text"), std::string::npos);
+  refused({"run", kModel, "a text", "-p", "another"}, 10, "give it with -p");
   refused({"run", kModel, "a text", "--chat-template", "alpaca"}, 11, "alpaca");
   refused({"run", "nowhere", "a text"}, 11, "nowhere");
   refused({"run", "-p", "x"}, 2, "--model is required");

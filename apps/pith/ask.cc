@@ -231,7 +231,7 @@ void add_ask(CLI::App& root, Action& action) {
                "A question; may be repeated. Without: lines of standard input")
       ->type_name("TEXT")
       ->group("Question");
-  app->add_flag("--compare", o->compare, "Answer with the exact cache too, and say what differs")
+  app->add_flag("--compare", o->compare, "Answer with the exact cache too, and mark differences")
       ->group("Question");
   app->add_option("-n,--predict,--n-predict", o->predict, "Most tokens an answer")
       ->check(CLI::Range(1, 1 << 20))

@@ -27,7 +27,7 @@ void read_memory(PolicyOptions& o, std::vector<std::string>* many) {
   if (!o.memory.empty()) {
     if (named || !o.budget.empty())
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--kv {} says policy and budget in one word; leave out --kv-policy "
+                  fmt::format("--kv {} stands for policy and budget; leave out --kv-policy "
                               "and --kv-budget, or --kv",
                               o.memory));
     if (o.memory != "exact") o.budget = memory_budget(o.memory);
@@ -72,7 +72,7 @@ class Chooser {
  private:
   std::optional<std::vector<Preset>> measure(std::span<const std::string> policies) const {
     say(fmt::format(
-        "pith: auto knows no figures of this model: it measures {} {} once, for a minute or two "
+        "pith: auto has no figures of this model: it measures {} {} once, for a minute or two "
         "(Ctrl-C or --no-screen: what is safe on others)",
         policies.size(), policies.size() == 1 ? "policy" : "policies"));
     const auto model = place_.model ? place_.model : load_model(o_);

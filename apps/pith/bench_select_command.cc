@@ -234,7 +234,7 @@ void add_bench_select(CLI::App& bench, Action& action) {
   o->engine.threads = 1;
   add_compute_options(*app, o->engine);
   add_json_option(*app, o->engine.json);
-  app->add_option("--csv", o->csv, "Write a line for each policy and length to a file")
+  app->add_option("--csv", o->csv, "Write one line per policy and length to a file")
       ->type_name("FILE")
       ->group("Output");
   app->footer(

@@ -50,7 +50,7 @@ constexpr std::string_view kHelp =
     "  /save FILE      write the conversation as JSON, for --history FILE\n"
     "  /session FILE   save the session with its cache; nothing is read again after\n"
     "                  --session-load FILE\n"
-    "  /load FILE      go on from a file of /session or /save instead\n"
+    "  /load FILE      continue from a file of /session or /save\n"
     "  /rows           what each layer holds\n"
     "  /quit, /bye     end (also Ctrl-D, or Ctrl-C twice at the prompt)\n"
     "Ctrl-C stops an answer.\n";
@@ -366,14 +366,14 @@ void add_talk_options(CLI::App& app, TalkOptions& o) {
   };
   auto* prompt = option("-p,--prompt", o.prompt, "The first message; lines follow", "TEXT");
   option("-f,--file", o.file, "The first message, from a file", "FILE")->excludes(prompt);
-  option("--history", o.history, "A conversation to go on with: of /save, or a list of messages",
+  option("--history", o.history, "A conversation to continue: of /save, or a list of messages",
          "FILE");
   option("--session-load", o.session,
-         "A session to go on with: of /session, or of 'pith run --chat --session-save'; nothing is "
+         "A session to continue: of /session, or of 'pith run --chat --session-save'; nothing is "
          "read again",
          "FILE")
       ->excludes("--history");
-  option("--tools", o.tools, "Tools that the template tells of, a JSON list", "FILE");
+  option("--tools", o.tools, "Tools that the template shows to the model, a JSON list", "FILE");
   app.add_option("-n,--predict,--n-predict", o.predict,
                  "Most tokens an answer; -1 = until it or the context ends")
       ->check(CLI::Range(int64_t{-1}, int64_t{1} << 40))
@@ -400,7 +400,7 @@ void add_chat(CLI::App& root, Action& action) {
   add_talk_options(*app, *o);
   app->footer(
       "Answers go to standard output, all else to standard error. /help shows the\n"
-      "commands of a talk. Special tokens that you type are text; only the template's\n"
+      "commands of a chat. Special tokens that you type are text; only the template's\n"
       "count.\n\n"
       "Examples:\n"
       "  pith chat smollm2\n"

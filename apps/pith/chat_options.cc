@@ -46,7 +46,7 @@ void add_chat_options(CLI::App& app, ChatOptions& o) {
 
 void add_form_option(CLI::App& app, std::string& schema_file) {
   app.add_option("--json-schema,--json-schema-file", schema_file,
-                 "A JSON schema that the answer must follow (docs/serving.md says which)")
+                 "A JSON schema that the answer follows (keywords: docs/serving.md)")
       ->type_name("FILE")
       ->check(CLI::ExistingFile)
       ->group("Output");
@@ -78,7 +78,7 @@ ChatTemplate choose_template(const std::string& model_path, const Tokenizer& tok
     throw Error(
         error.code(),
         fmt::format("{}: choose with --chat-template NAME, or give a file; 'pith run -m MODEL "
-                    "-p TEXT' goes on with a text without one",
+                    "-p TEXT' continues a text without one",
                     error.what()));
   }
 }

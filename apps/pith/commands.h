@@ -1,5 +1,5 @@
 #pragma once
-// Each subcommand adds itself to the command line and says what to do when it was chosen.
+// Each subcommand adds itself to the command line, with the function to run when it is chosen.
 
 #include <functional>
 
@@ -33,7 +33,7 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitError = 10;          ///< + ErrorCode
 inline constexpr int kExitAttentionError = 9;  ///< --max-attn-error ended the answer
 inline constexpr int kExitInterrupted = 130;
-inline constexpr int kExitReaderGone = 141;  ///< as a shell tells of SIGPIPE
+inline constexpr int kExitReaderGone = 141;  ///< as a shell reports SIGPIPE
 inline constexpr int kExitTerminated = 143;  ///< and of SIGTERM
 
 }  // namespace pith::cli

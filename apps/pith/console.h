@@ -29,8 +29,8 @@ void prepare_streams();
 /// must not drive the terminal.
 std::string visible(std::string_view text);
 
-/// Writes and flushes text on standard output, in a terminal made visible. Throws kIo if nobody can
-/// receive it.
+/// Writes and flushes text on standard output, in a terminal made visible. Throws kIo if the
+/// reader has gone.
 void write_out(std::string_view text);
 /// True once a reader has gone (pith ... | head): that is no error to talk about.
 bool reader_gone();

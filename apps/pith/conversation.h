@@ -7,7 +7,7 @@
 
 namespace pith::cli {
 
-/// Takes off the line break, LF or CR LF, that echo and editors put at the end and nobody means.
+/// Removes the line break, LF or CR LF, that echo and editors add at the end.
 void drop_last_break(std::string& text);
 /// The messages of a file of /save, or of a list. Throws kCorrupt for anything else.
 Dialogue::Json read_messages(const std::string& path);

@@ -199,7 +199,7 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
   app.add_flag("-v,--verbose", options.verbose, "Say which policy auto chose, and from what")
       ->group(kGroup);
   app.add_flag("--no-screen", options.no_screen,
-               "Where auto knows no figures of the model, it takes what is safe on others instead "
+               "Where auto has no figures of the model, it takes what is safe on others instead "
                "of measuring for a minute")
       ->group(kGroup);
   app.add_option("--kv-sink-tokens", options.sink, "First rows kept exactly")
@@ -244,7 +244,7 @@ void add_error_probe_options(CLI::App& app, ModelOptions& options) {
       ->group(kGroup);
   app.add_option("--max-attn-error", options.error_probe.max_error,
                  fmt::format("Stop an answer when a layer's error is above X with 97.5% "
-                             "certainty (probes {} rows if not told otherwise); 0 = no limit",
+                             "certainty (probes {} rows by default); 0 = no limit",
                              kProbeRows))
       ->check(number_from(0, 1e6))
       ->type_name("X")
@@ -285,8 +285,8 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
   const auto option = [&](const char* name, auto& value, const char* help, const char* type) {
     return app.add_option(name, value, help)->type_name(type)->capture_default_str()->group(kGroup);
   };
-  option("-s,--seed", o.seed, "Seed: the same seed gives the same text; -1 = draw one, and say it",
-         "N")
+  option("-s,--seed", o.seed,
+         "Seed: the same seed gives the same text; -1 = draw one, and print it", "N")
       ->transform([](const std::string& text) {
         if (text != "-1") return text;
         std::random_device device;

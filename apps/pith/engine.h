@@ -68,9 +68,9 @@ struct AutoPlace {
   bool screens = true;  ///< a model without figures is measured; else what is safe on others
   std::shared_ptr<const Model> model = {};  ///< to measure, if it is loaded already
 };
-/// Where the policy is `auto`, in `options` or `many`, or said by --kv or by a budget alone:
-/// replaces it by the best for that budget, and says on standard error what it takes and what is
-/// expected of it. The budget is auto's alone, and is gone afterwards.
+/// Where the policy is `auto`, in `options` or `many`, or --kv or a budget is given alone: replaces
+/// it by the best for that budget, and prints its bytes and expected loss on standard error. The
+/// budget is auto's alone, and is cleared.
 void settle_auto(ModelOptions& options, std::vector<std::string>* many = nullptr,
                  const AutoPlace& place = {});
 /// The file's or folder's own name.
@@ -80,7 +80,7 @@ std::string model_name(const std::string& model);
 /// kInvalidArgument where they contradict it.
 Policy resolve_policy(const PolicyOptions& options);
 StandaloneOptions session_options(const ModelOptions& options);
-/// Loads with a progress bar; checks for NaN unless told not to.
+/// Loads with a progress bar; checks for NaN if `check_weights`.
 std::shared_ptr<const Model> load_model(const ModelOptions& options, bool check_weights = true);
 /// On the GPU a session that keeps the weights there while others come and go; on the CPU none.
 std::optional<Session> keep_weights(const std::shared_ptr<const Model>& model,

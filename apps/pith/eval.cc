@@ -24,9 +24,8 @@ void add_eval_options(CLI::App& app, EvalOptions& o) {
       ->type_name("N")
       ->capture_default_str()
       ->group("KV cache");
-  app.add_option(
-         "-o,--out", o.out,
-         "JSON lines, one a finished piece of work; a second run with the same file goes on")
+  app.add_option("-o,--out", o.out,
+                 "JSON lines, one per finished piece; a second run with the same file continues")
       ->type_name("FILE")
       ->group("Output");
 }

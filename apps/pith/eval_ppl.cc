@@ -258,7 +258,7 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
   };
   number("-c,--ctx-size", o->window, "Tokens of a piece; in decode the most tokens, 0 = all", 0);
   number("--score", o->score, "Predictions that count in each piece, the last; 0 = half of it", 0);
-  number("--pieces", o->pieces, "At most so many pieces; 0 = all of the text", 0);
+  number("--pieces", o->pieces, "Most pieces; 0 = all of the text", 0);
   app->add_option("--base", o->base, "The cache that others are compared with, e.g. exact+f32")
       ->type_name("POLICY")
       ->capture_default_str()

@@ -233,7 +233,7 @@ const char* line_help(const LineReader& lines) {
   return lines.editing() ? "Alt-Enter, or a backslash at the end of a line, begins another line; "
                            "what is pasted\nstays whole. Arrows and Ctrl-R go through what was "
                            "typed.\n"
-                         : "A line that ends in a backslash goes on in the next.\n";
+                         : "A line that ends in a backslash continues in the next.\n";
 }
 
 }  // namespace pith::cli

@@ -15,11 +15,11 @@ class LineReader {
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;
 
-  /// A text of one line or more, without the last line's end: a line that ends in a backslash goes
-  /// on in the next, and what is pasted stays whole. Nothing at the end of input, or after Ctrl-C
-  /// where nothing was typed yet; Ctrl-C elsewhere begins the line anew.
+  /// A text of one line or more, without the last line's end: a line that ends in a backslash
+  /// continues in the next, and what is pasted stays whole. Nothing at the end of input, or after
+  /// Ctrl-C where nothing was typed yet; Ctrl-C elsewhere begins the line anew.
   std::optional<std::string> read();
-  /// Someone types here: prompts are shown.
+  /// Input is a terminal: prompts are shown.
   bool terminal() const;
   /// Lines can be edited here.
   bool editing() const;

@@ -50,7 +50,7 @@ constexpr std::array kOptions{
     Known{"-cnv --conversation", kNothing, true},
     // An answer would be another, or it would not be what was asked for.
     Known{"-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -mu --model-url", kValue, false,
-          "give -m a folder, a GGUF file, or a name that 'pith pull' knows; other models: "
+          "give -m a folder, a GGUF file, or a name of 'pith pull'; other models: "
           "huggingface-cli download REPO --local-dir FOLDER"},
     Known{"-no-cnv --no-conversation", kNothing, false, "'pith run' completes a text", "chat"},
     Known{"-no-cnv --no-conversation", kNothing, true},
@@ -78,12 +78,12 @@ constexpr std::array kOptions{
           "a model runs whole on one device: --device cuda or --device cpu"},
     Known{"--prompt-cache-all", kNothing, false, "--session-save FILE saves the answer as well"},
     Known{"--prompt-cache-ro", kNothing, false, "--session-load FILE changes no file"},
-    Known{"--in-prefix --in-suffix", kValue, false, "'pith chat' writes what the template says"},
+    Known{"--in-prefix --in-suffix", kValue, false, "'pith chat' writes the template's text"},
     Known{"-if --interactive-first -mli --multiline-input --in-prefix-bos", kNothing, false,
           "'pith run -i' and 'pith chat' read lines"},
     Known{"-sp --special", kNothing, false, "special tokens are not printed"},
     Known{"--reasoning-format --reasoning-budget", kValue, false,
-          "--chat-template-kwargs '{\"enable_thinking\": false}' is what a template is told"},
+          "--chat-template-kwargs '{\"enable_thinking\": false}' sets a template's variables"},
     Known{
         "--override-kv", kValue, false,
         "a file's keys are read as they are; 'gguf-new-metadata --pre-tokenizer NAME' of the gguf "

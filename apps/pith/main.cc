@@ -45,12 +45,12 @@ void describe(CLI::App& app) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.footer(
       "A model is a folder in Hugging Face's layout (config.json, *.safetensors,\n"
-      "tokenizer), a GGUF file, or a name that 'pith pull' knows. 'pith help COMMAND'\n"
+      "tokenizer), a GGUF file, or a name of 'pith pull'. 'pith help COMMAND'\n"
       "explains a command's options; most have llama.cpp's names.\n\n"
       "Examples:\n"
       "  pith demo                                        what compression does\n"
       "  pith run -m models/demo -p 'The ship lay' -n 60  complete a text\n"
-      "  pith run MODEL                                   talk in its chat template\n"
+      "  pith run MODEL                                   chat in its template\n"
       "  pith run MODEL 'Name three rivers.'              answer one message\n"
       "  pith serve -m FOLDER                             OpenAI's API on port 8080\n"
       "  pith run -m models/demo -i                       continue from typed lines\n"

@@ -114,7 +114,7 @@ void add_probe(CLI::App& root, Action& action) {
   count("--queries", o->queries, "Last queries whose answers are compared; their rows stay exact");
   count("--seeds", o->seeds, "Seeds that randomised policies and the uniform sample are run with");
   app->add_flag("--per-head", o->per_head, "A line for each KV head too")->group("Output");
-  app->add_option("--csv", o->csv, "Write a line for each policy, layer and head to a file")
+  app->add_option("--csv", o->csv, "Write one line per policy, layer and head to a file")
       ->type_name("FILE")
       ->group("Output");
   app->footer(

@@ -30,7 +30,7 @@ CachedPrompt read_with_cache(const std::shared_ptr<const Model>& model, Standalo
     if (saved.note != kNote)
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--prompt-cache {}: the file is a session that was saved otherwise; "
-                              "--session-load goes on from it, or name another file",
+                              "--session-load continues from it, or name another file",
                               file.string()));
     const size_t held = saved.tokens.size();
     if (held <= ids.size() && std::ranges::equal(saved.tokens, ids.first(held))) {

@@ -25,7 +25,7 @@ CachedPrompt read_with_cache(const std::shared_ptr<const Model>& model, Standalo
                              const std::filesystem::path& file, std::span<const int32_t> ids,
                              const std::atomic<bool>* cancel, const Progress& progress);
 
-/// Per cent in a policy are of what the session's first prompt said.
+/// Per cent in a policy are of the tokens that the session's first prompt set.
 void take_percent_of(StandaloneOptions& options, const SavedSession& saved);
 
 }  // namespace pith::cli

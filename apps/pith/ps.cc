@@ -117,7 +117,7 @@ void add_ps(CLI::App& root, Action& action) {
   add_json_option(*app, *json);
   app->footer(
       "Your own processes of 'pith serve', with their memory without the weights, which\n"
-      "are mapped from their file. A server's GET /metrics says what it does.\n");
+      "are mapped from their file. A server's GET /metrics has its load.\n");
   app->callback([json, &action] { action = [json] { return list(*json); }; });
 }
 

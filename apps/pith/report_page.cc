@@ -46,7 +46,7 @@ void add_report(CLI::App& root, Action& action) {
       ->type_name("FILE")
       ->group("Output");
   app->add_option("--lines", o->lines,
-                  "Also the page's figures as JSON lines, a policy and setting a line; report "
+                  "Also the page's figures as JSON lines, one per policy and setting; report "
                   "reads them too")
       ->type_name("FILE")
       ->group("Output");

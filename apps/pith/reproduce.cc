@@ -179,7 +179,7 @@ void add_reproduce(CLI::App& root, Action& action) {
   app->add_option("--write", o->folder, "Write reproduce_PAPER.md into an existing folder")
       ->type_name("FOLDER")
       ->group("Output");
-  app->get_option("--json")->description("Print a JSON object a table, a line each");
+  app->get_option("--json")->description("Print one JSON object per table, one per line");
   app->footer(
       "Examples:\n"
       "  pith reproduce buzz -m models/demo -f book.txt --quick\n"

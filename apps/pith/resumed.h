@@ -3,8 +3,8 @@
 
 namespace pith::cli {
 
-/// Whether the program was stopped and goes on since the last call. wait_for_input then returns
-/// true, and what stood on the terminal is to be drawn again.
+/// True if the program was stopped and resumed since the last call. wait_for_input then returns
+/// true, and the terminal must be drawn again.
 bool resumed();
 
 }  // namespace pith::cli

@@ -71,7 +71,7 @@ std::string prompt_of(const RunOptions& o) {
   if (!o.words.empty()) {
     if (given || o.interactive)
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("'{}' is a message beside the options: say it with -p, or leave out "
+                  fmt::format("'{}' is a message beside the options: give it with -p, or leave out "
                               "-p, -f and -i",
                               o.words[0]));
     std::string text = fmt::format("{}", fmt::join(o.words, " "));
@@ -218,13 +218,13 @@ void check(const RunOptions& o) {
   if (!o.cache.empty() && (o.interactive || o.chat || !o.load.empty()))
     throw Error(ErrorCode::kInvalidArgument,
                 "--prompt-cache is of a text that is completed: not with -i, --chat or "
-                "--session-load; a talk is kept by --session-save");
+                "--session-load; a chat is kept by --session-save");
   if (!o.save.empty()) check_save(o);
   if (o.interactive && o.chat)
-    throw Error(ErrorCode::kInvalidArgument, "--chat is one message; 'pith chat' is a talk");
+    throw Error(ErrorCode::kInvalidArgument, "--chat is one message; use 'pith chat' for more");
   if (o.chat && o.bos >= 0)
     throw Error(ErrorCode::kInvalidArgument,
-                "--bos and --no-bos have no say with --chat: the template writes what begins it");
+                "--bos and --no-bos have no effect with --chat: the template writes the beginning");
   if (!o.chat && !(!o.chat_options.system_given && o.chat_options.chosen.empty() &&
                    o.chat_options.variables.empty()))
     throw Error(ErrorCode::kInvalidArgument,
@@ -232,7 +232,7 @@ void check(const RunOptions& o) {
                 "prompt is read as it is");
   if (o.chat && o.chat_options.system_given && !o.load.empty())
     throw Error(ErrorCode::kInvalidArgument,
-                "--system with --session-load: the talk has its system prompt already");
+                "--system with --session-load: the chat has its system prompt already");
 }
 
 /// Texts behind a model's name are messages, as in ollama; a base model goes on with them.
@@ -245,7 +245,7 @@ bool answers_messages(const RunOptions& o, const Model& model) {
     if (error.code() != ErrorCode::kNotFound || !o.chat_options.chosen.empty() ||
         o.chat_options.system_given)
       throw;
-    say("pith: the model has no chat template: it goes on with the text as it is");
+    say("pith: the model has no chat template: it continues the text as it is");
     return false;
   }
 }
@@ -305,10 +305,10 @@ void add_output_options(CLI::App& app, RunOptions& o) {
 
 void add_run(CLI::App& root, Action& action) {
   auto o = std::make_shared<RunOptions>();
-  CLI::App* app = root.add_subcommand("run", "Complete a prompt, or talk with -i");
+  CLI::App* app = root.add_subcommand("run", "Complete a prompt, or chat with -i");
   app->add_option("text", o->words,
-                  "A message to answer, as --chat -p does; a model without a template goes on with "
-                  "it. 'pith run MODEL TEXT' is 'pith run -m MODEL TEXT', 'pith run MODEL' a talk")
+                  "A message to answer, as --chat -p does; a model without a template continues "
+                  "it. 'pith run MODEL TEXT' is 'pith run -m MODEL TEXT', 'pith run MODEL' a chat")
       ->type_name("");
   add_model_option(*app, o->engine);
   add_engine_options(*app, o->engine);

@@ -100,7 +100,7 @@ std::shared_ptr<const ChatTemplate> chat_template(const ServeCommand& o, const M
         choose_template(o.engine.model, model.tokenizer(), o.chat));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound || !o.chat.chosen.empty()) throw;
-    say("pith: the model has no chat template: it goes on with what users say "
+    say("pith: the model has no chat template: it continues what users write "
         "(--chat-template NAME chooses one)");
     return std::make_shared<ChatTemplate>(kPlain, "plain", model.tokenizer());
   }
@@ -229,20 +229,20 @@ void add_network_options(CLI::App& app, ServeCommand& o) {
       ->envname("PITH_API_KEY")
       ->type_name("KEY")
       ->group(kGroup);
-  add_repeated(app, "--api-key-file", o.key_files, "Keys, one a line")
+  add_repeated(app, "--api-key-file", o.key_files, "Keys, one per line")
       ->type_name("FILE")
       ->group(kGroup);
   add_repeated(app, "--allow-host", s.hosts,
                "A name under which browsers and proxies may reach it; * = all")
       ->type_name("NAME")
       ->group(kGroup);
-  add_repeated(app, "--cors-origin", s.origins, "An origin whose pages may ask; * = all")
+  add_repeated(app, "--cors-origin", s.origins, "An origin whose pages may send requests; * = all")
       ->type_name("ORIGIN")
       ->group(kGroup);
   app.add_flag("--insecure", s.insecure, "Listen beyond this machine without a key")->group(kGroup);
   app.add_flag("--any-model", s.any_model, "Take any model's name in requests")->group(kGroup);
   app.add_flag("--strict", s.strict, "Refuse request fields that are not known")->group(kGroup);
-  app.add_flag("-q,--quiet", o.quiet, "No line a request")->group(kGroup);
+  app.add_flag("-q,--quiet", o.quiet, "Do not log requests")->group(kGroup);
 }
 
 void add_sharing_options(CLI::App& app, ServeCommand& o) {
@@ -295,7 +295,7 @@ void add_sharing_options(CLI::App& app, ServeCommand& o) {
                "Idle conversations go to files there, when memory is needed and at the end")
       ->group(kGroup);
   add_repeated(app, "--take-over", s.take_over,
-               "Another server's --slot-save-path: when it ends, its conversations go on "
+               "Another server's --slot-save-path: when it ends, its conversations continue "
                "here; may be repeated")
       ->type_name("FOLDER")
       ->group(kGroup);
@@ -305,7 +305,7 @@ void add_sharing_options(CLI::App& app, ServeCommand& o) {
       ->default_str("16GiB")
       ->group(kGroup);
   app.add_option("-n,--predict,--n-predict", s.max_tokens,
-                 "Most tokens of an answer where a request does not say")
+                 "Most tokens of an answer, where a request sets none")
       ->check(CLI::Range(1, 1 << 30))
       ->type_name("N")
       ->capture_default_str()
@@ -332,7 +332,7 @@ void add_serve(CLI::App& root, Action& action) {
   add_sampling_options(*app, o->serve.sampling);
   app->footer(
       "Without options: a pulled model at http://127.0.0.1:8080, with a quarter of the\n"
-      "cache. Requests are logged on standard error, a line each, without their text.\n\n"
+      "cache. Requests are logged on standard error, one line each, without their text.\n\n"
       "Examples:\n"
       "  pith serve\n"
       "  pith serve -m smollm2 --memory 4GiB\n"

@@ -81,7 +81,7 @@ void add_template(CLI::App& root, Action& action) {
   app->add_option("--history", o->history, "The messages before: of /save, or a list of messages")
       ->type_name("FILE")
       ->group("Chat");
-  app->add_option("--tools", o->tools, "Tools that the template tells of, a JSON list")
+  app->add_option("--tools", o->tools, "Tools that the template shows to the model, a JSON list")
       ->type_name("FILE")
       ->group("Chat");
   app->add_flag("!--no-generation-prompt", o->open, "Without the beginning of an answer")

@@ -141,7 +141,7 @@ void add_bos_option(CLI::App& app, int& bos) {
   bos = -1;
   app.add_flag_callback(
          "--bos", [&bos] { bos = 1; },
-         "Put the model's beginning-of-text token in front (default: as the tokenizer says)")
+         "Put the model's beginning-of-text token in front (default: the tokenizer's rule)")
       ->group("Input");
   app.add_flag_callback(
          "--no-bos", [&bos] { bos = 0; }, "Do not put it in front")

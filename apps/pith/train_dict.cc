@@ -164,7 +164,7 @@ int train_dict(const TrainDictCommand& o) {
   const bool complete = jobs.run(context, checkpoint, identity, training.callback());
   training.finish();
   if (!complete) {
-    fmt::print(stderr, "pith: stopped; {} holds what is finished, and the same command goes on\n",
+    fmt::print(stderr, "pith: stopped; {} holds what is finished, and the same command continues\n",
                checkpoint);
     return kExitInterrupted;
   }

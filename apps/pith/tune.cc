@@ -198,14 +198,14 @@ void add_tuning_options(CLI::App& app, TuneOptions& o) {
       ->capture_default_str()
       ->group(kGroup);
   number("--score", o.score, "Predictions that count in each piece, the last", 3);
-  number("--pieces", o.pieces, "Pieces to choose on; as many others are reported on", 1);
+  number("--pieces", o.pieces, "Pieces to choose on; the report uses as many others", 1);
   app.add_option("--task", o.tasks, "Questions about facts in long contexts (pith eval tasks)")
       ->delimiter(',')
       ->type_name("TASK,...")
       ->capture_default_str()
       ->group(kGroup);
-  number("--samples", o.samples, "Samples of each to choose on, as many others to report; 0: none",
-         0);
+  number("--samples", o.samples,
+         "Samples of each to choose on; the report uses as many others; 0: none", 0);
   number("--length", o.length, "Tokens of a sample", 1);
   app.add_option("--task-seed", o.task_seed, "Seed of the samples; report on others")
       ->type_name("N")
@@ -256,7 +256,7 @@ void add_tune(CLI::App& root, Action& action) {
       ->type_name("FILE")
       ->group("Output");
   app->footer(
-      "One exact pass over text and samples says what each form loses in each head;\n"
+      "One exact pass over text and samples gives each form's loss in each head;\n"
       "a few whole runs check what is chosen. Minutes on a CPU for 0.5B.\n\n"
       "Examples:\n"
       "  pith tune -m smollm2\n"
