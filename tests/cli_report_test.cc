@@ -258,8 +258,10 @@ TEST_F(Cli, OneWordSaysTheMemory) {
   EXPECT_GT(kept({"--kv", "half"}), 0.29);
   EXPECT_LE(kept({"--kv", "tenth"}), 0.1);
   EXPECT_LE(kept({"--kv", "13%"}), 0.13);
-  refused({"inspect", "-m", kModel, "--kv", "half", "--kv-policy", "exact"}, 10, "stands for policy and budget");
-  refused({"inspect", "-m", kModel, "--kv", "half", "--kv-budget", "10%"}, 10, "stands for policy and budget");
+  refused({"inspect", "-m", kModel, "--kv", "half", "--kv-policy", "exact"}, 10,
+          "stands for policy and budget");
+  refused({"inspect", "-m", kModel, "--kv", "half", "--kv-budget", "10%"}, 10,
+          "stands for policy and budget");
   refused({"inspect", "-m", kModel, "--kv", "little"}, 10, "not a budget");
 }
 
