@@ -7,8 +7,8 @@
 // Rows enter the heavy store one by one; when it has grown to budget + interval, the `interval`
 // lightest go to the inner selector, oldest first. Mass is that of the last `queries` queries:
 // older mass says nothing about the next query (0010). Cost per row: one selection over the heavy
-// rows every `interval` rows, for keys 4 D operations a heavy row in each, and one number added by
-// attend per watched query and row.
+// rows every `interval` rows, for keys 4 D operations per heavy row in each, and one number added
+// by attend per watched query and row.
 
 #include <optional>
 
@@ -26,12 +26,12 @@ struct HeavyOptions {
   std::optional<size_t> interval = {};  ///< unset: see sizes()
   size_t queries = 256;
 
-  /// `unset`: what an unset `heavy` amounts to, for the help.
+  /// `unset`: the meaning of an unset `heavy`, for the help.
   Fields fields(const std::string& unset);
-  /// There are some, and the selector says how many.
+  /// True if there are heavy rows by default: the selector decides how many.
   bool open() const { return by_default && !heavy && !none; }
-  /// None unless heavy rows are asked for. Without an interval there are never more than asked for,
-  /// and about an eighth of them makes room at once.
+  /// Empty without heavy rows. Without an interval there are never more than given, and about an
+  /// eighth of them is evicted at once.
   std::optional<HeavySizes> sizes(const BudgetSite& site) const;
   /// The part of a budget for all that is left to the others: bytes count heavy rows too, of a
   /// share `least` rows at least. Throws kInvalidArgument if nothing.

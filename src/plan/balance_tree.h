@@ -80,8 +80,9 @@ bool balance_block(BalanceTree& tree, const BalanceShape& shape, Emit& emit) {
   return even;
 }
 
-/// The tree after `n` rows more. `emit(step)` does what is done to its store: kMove, kPick, kHalve;
-/// it returns how many rows a kHalve leaves, which is half of them unless the walk says otherwise.
+/// The tree after `n` rows more. `emit(step)` carries out a step on its store: kMove, kPick,
+/// kHalve; it returns how many rows a kHalve leaves: half of them, unless the walk decides
+/// otherwise.
 template <class Emit>
 void advance(BalanceTree& tree, const BalanceShape& shape, uint64_t n, Emit&& emit) {
   for (uint64_t taken = 0; n > 0; n -= taken) {

@@ -1,7 +1,7 @@
 #pragma once
 // Express's machine (its paper's Alg. 1-3): how many rows stand where after n rows, and what the
 // next rows cause. Nothing here looks at a row's contents, so all heads share one state. The same
-// functions say it to the plan, to the CPU and to the kernel that takes rows on the GPU.
+// functions serve the plan, the CPU and the kernel that takes rows on the GPU.
 //
 // Rows of a body lie in stream order: coreset | level J-1 | ... | level 0 | the unfinished
 // stratum's pick. A level is therefore always the tail of the body when it is halved.
@@ -106,7 +106,7 @@ PITH_BOTH_SIDES inline Step next_step(ExpressState& s, const ExpressShape& shape
     step.tag = log2_of(weight);
     step.weight = 2 * weight;
   };
-  constexpr uint64_t kMost = 1u << 31;  // what a step can say
+  constexpr uint64_t kMost = 1u << 31;  // the most that a step holds
   if (n > kMost) n = kMost;
   // The coreset is thinned when a row comes for which there is no room, so n = s is still exact;
   // twice, so that between its halvings tau is no power of 4.

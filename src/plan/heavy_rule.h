@@ -17,7 +17,7 @@ struct HeavySizes {
 
   /// Rows at which the zone is selected from.
   size_t most() const { return budget + interval; }
-  /// Whether attention has a say.
+  /// True if some rows stay for their attention mass.
   bool by_mass() const { return by_key < budget; }
   /// Its needs in a pass of `tokens` queries when it holds `held` rows.
   MassRequest mass(size_t tokens, size_t held) const;

@@ -1,12 +1,12 @@
 #pragma once
-// A selector's rule: when it selects and how many rows stay, for all devices. Rules know counts and
-// nothing else: no row, no random number, no device. A rule's memory is in the PlanState.
+// A selector's rule: when it selects and how many rows stay, for all devices. Rules see counts
+// alone: no row, no random number, no device. A rule's memory is in the PlanState.
 
 #include "plan/step.h"
 
 namespace pith {
 
-/// A stream of unknown length: what stays small of so many rows is bounded.
+/// A stream of unknown length: a number that stays small after this many rows is bounded.
 inline constexpr size_t kEndlessStream = size_t{1} << 50;
 
 class Rule {
@@ -20,17 +20,17 @@ class Rule {
   virtual void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const = 0;
   /// The prompt is complete.
   virtual void end_prompt(PlanState& /*state*/, Steps& /*steps*/) const {}
-  /// Asked before each pass of `tokens` queries. Whether any is asked at all never changes: rows
-  /// carry mass from their first day or never.
+  /// The mass that it needs of a pass of `tokens` queries; called before each. A rule needs mass in
+  /// all passes or in none, since rows carry mass from the beginning or never.
   virtual MassRequest mass(const PlanState& /*state*/, size_t /*tokens*/) const { return {}; }
   /// A factor on the scores of a query that has seen `seen` tokens, itself included; it holds for
   /// every row that the query attends to.
   virtual float query_factor(int64_t /*seen*/) const { return 1; }
-  /// How many rows of a head the body has depends on what is in them; the state has the most or the
+  /// True if the number of rows of a head depends on their contents; the state has the most or the
   /// mean, see PlanState::rows.
   virtual bool by_contents() const { return false; }
-  /// In a layer that hides rows: so many of the newest that were fed surely stay, with weight 1. A
-  /// rule that is not sure, or does not hide, says 0.
+  /// In a layer that hides rows: the number of newest rows fed that always stay, with weight 1. 0
+  /// for a rule that guarantees none, or does not hide.
   virtual size_t keeps_newest() const { return 0; }
   /// The most rows that one head can hold after `n` rows have left the window.
   virtual size_t most_rows(size_t n) const = 0;

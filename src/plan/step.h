@@ -14,7 +14,7 @@ namespace pith {
 enum class Zone : uint8_t {
   kSink,
   kProtected,
-  kBody,   ///< the rule's own: in the order that it says
+  kBody,   ///< the rule's own, in the rule's order
   kHeavy,  ///< kept for their recent attention mass, before they go to the rule
   kWindow,
   kLeaving,  ///< on the way from the window, until a step takes them: nothing stays here
@@ -51,7 +51,7 @@ struct Step {
   bool shared = false;
   uint32_t rows = 0;
   uint32_t held = 0;    ///< kSelect, kSplit
-  uint32_t keep = 0;    ///< kSelect, kSplit; kSelect: kByContents if the choice says how many
+  uint32_t keep = 0;    ///< kSelect, kSplit; kSelect: kByContents if the chooser decides how many
   uint32_t old = 0;     ///< kSelect: the first of `held`, which a selection left
   uint32_t first = 0;   ///< kPick, kHalve; kSelect: where cells begin, rows before them stay
   uint32_t behind = 0;  ///< kHalve; kSelect: so many rows behind the cells stay
@@ -93,7 +93,7 @@ struct PlanState {
   bool operator==(const PlanState&) const = default;
 };
 
-/// Attention mass that a rule asks for before a pass: probabilities of the pass's last `queries`
+/// Attention mass that a rule requests before a pass: probabilities of the pass's last `queries`
 /// queries are added to the mass of every row (sink, body, window and the pass's own). With `fresh`
 /// the mass of all rows held is set to 0 first.
 struct MassRequest {

@@ -1,5 +1,5 @@
 #pragma once
-// How much of the cache a selector may keep, as users say it, and as rows.
+// A budget: how much of the cache a selector may keep, as users write it, and as rows.
 
 #include <cstddef>
 #include <cstdint>

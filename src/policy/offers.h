@@ -63,7 +63,7 @@ struct Offers {
   std::string codec = {};    ///< as in a policy
   bool there = true;         ///< the device has it
   std::string code = {};     ///< sides whose codes are equal share kernels
-  bool levels = true;        ///< kernels take it beside any other side that says so
+  bool levels = true;        ///< kernels take it beside any other side with `levels`
   bool coded = true;         ///< not plain numbers
   bool before_rope = false;  ///< keys are rotated when they are read
   bool aged = false;         ///< rows change their form with age, in the order of the stream

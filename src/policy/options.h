@@ -135,10 +135,10 @@ class MethodOptions {
   std::any value_;
 };
 
-/// Whether it has `paper=true`: then defaults are the paper's, as_in_paper() of the options.
+/// True if it has `paper=true`: then defaults are the paper's, as_in_paper() of the options.
 bool asks_for_paper(const PolicyPart& part);
 
-/// Defaults, the paper's if it asks for them, what is given, check().
+/// Defaults, or the paper's with paper=true; then the given parameters, then check().
 template <class O>
 MethodOptions read_options(const PolicyPart& part) {
   O options;

@@ -1,5 +1,5 @@
 #pragma once
-// Why a policy cannot be, and what would do instead.
+// Refusals: why a policy is impossible, and the nearest one that works.
 
 #include <optional>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace pith {
 
-/// Throws kUnsupported: what was asked, what it needs, what there is, the differences and the
-/// nearest policy that works.
+/// Throws kUnsupported with the policy, its needs, the offers, the differences and the nearest
+/// policy that works.
 [[noreturn]] void refuse(const PolicyRule& rule, const RulePlace& place, const Asked& asked,
                          const std::vector<Difference>& differences);
 /// The same for rules that differ from one another.

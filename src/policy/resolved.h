@@ -1,8 +1,8 @@
 #pragma once
 // A policy for one model's shape, context and device, as a value: every budget as rows, every
 // default spelled out, every part compared with what the others and the device offer. Caches of
-// both devices are made from it; it prints itself and says what it will cost, and nothing has been
-// allocated for that.
+// both devices are made from it; it prints itself and estimates its bytes, without
+// allocating anything.
 
 #include <memory>
 #include <optional>
@@ -56,7 +56,7 @@ struct SideChoice {
   DType body = DType::kF16;            ///< of a body whose rows are plain numbers
   Offers offers;                       ///< on the device
   size_t together = 1;                 ///< body rows that share something in their codes
-  std::shared_ptr<const Codec> sizes;  ///< what budgets and estimates ask; it makes no rows
+  std::shared_ptr<const Codec> sizes;  ///< for budgets and estimates; it makes no rows
   std::unique_ptr<Codec> make_codec(Side side) const;
 };
 

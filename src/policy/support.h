@@ -1,5 +1,5 @@
 #pragma once
-// Which selectors go with which codecs, as the tables say it: behind docs/support.md, `pith
+// Which selectors go with which codecs, as tables: behind docs/support.md, `pith
 // policies NAME` and the contract tests' lists of refusals.
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace pith {
 
-/// The features asked of a pair, beside its place.
+/// The features required of a pair, beside its place.
 enum class Feature : uint8_t {
   kNone,
   kSliding,  ///< layers that slide over a window of their own

@@ -1,12 +1,12 @@
 #pragma once
 // The attention error of one layer while it runs, from a sample of exact rows kept aside
-// (probe_sample.h). This is the estimate alone, for every device; what it asks of a cache is
-// ProbedHead.
+// (probe_sample.h). This is the estimate alone, for every device; ProbedHead is its view of a
+// cache.
 //
 // At a probed decode step the sums over all rows, sum e^s (v, 1), are estimated: those over what
-// the cache holds, each row with weight 1, are known; the first rows that are gone are added, and
-// n/m times the sample's that are gone. So rows that the cache holds add no noise. The error of
-// coding is coding_error.h's; both errors' squares are added.
+// the cache holds, each row with weight 1, are known; the first rows that were evicted are added,
+// and n/m times the evicted rows of the sample. So rows that the cache holds add no noise. The
+// error of coding is coding_error.h's; both errors' squares are added.
 //
 // The estimate o of the exact answer is noisy, so that |policy - o|^2 is too large by o's variance
 // V. V is taken from 16 random groups of the sample, and subtracted. Leaving out one group at a

@@ -1,8 +1,8 @@
 #pragma once
-// A selector: a rule that says when and how many (src/plan), which all devices share, and
-// here, for the CPU, a chooser that says which, or the halver that all selectors share whose rows
-// stand for others. One instance serves the KV heads of one layer that share a policy rule, so that
-// work is batched over heads; it sees rows in blocks as they leave the window.
+// A selector: a rule (src/plan) gives when and how many rows stay, for all devices. Here, for the
+// CPU, a chooser gives which rows; where rows stand for others, the shared halver does. One
+// instance serves the KV heads of one layer that share a policy rule, so that work is batched over
+// heads; it sees rows in blocks as they leave the window.
 
 #include <limits>
 #include <memory>
@@ -39,7 +39,7 @@ class HeadBody {
   const RowStore& store(size_t i = 0) const { return stores_[i]; }
   size_t stores() const { return stores_.size(); }
   RowStore& add_store(Role role);
-  /// Before the step's rows come. Shows them to the keys' codec, if it asks.
+  /// Before the step's rows come. Passes queries to the keys' codec, if it needs them.
   void observe(const QueryBlock& queries);
   /// Loading: into a body that was just made.
   void archive(Archive& a, size_t tokens);
@@ -55,7 +55,7 @@ class HeadBody {
   Context context_;
   RowFormat format_;
   std::vector<RowStore> stores_;
-  std::optional<QueryEnergy> energy_;  // if the codec asks
+  std::optional<QueryEnergy> energy_;  // if the codec needs it
 };
 
 /// A selector's place.
@@ -86,24 +86,24 @@ struct Chosen {
   std::vector<uint32_t> fresh;  ///< of the rows that join, ascending
 };
 
-/// Which rows: a selector's half that looks at them, on the CPU. When and how many is its Rule's.
+/// The half of a selector that chooses rows, on the CPU. Its Rule decides when and how many.
 class Chooser {
  public:
   virtual ~Chooser() = default;
 
-  /// Before the heads of a selection are asked: for what they share.
+  /// Before choose() of a selection: for state that its heads share.
   virtual void prepare(const Step& /*step*/, std::span<HeadBody> /*bodies*/) {}
-  /// Names the rows of head `h` that a kSelect leaves. Several heads are asked at the same time.
+  /// Names the rows of head `h` that a kSelect leaves. Called for several heads at the same time.
   virtual Chosen choose(const Step& step, size_t h, HeadBody& body, const NewRows& fresh);
   /// After a selection: the rows that were named are all that is left.
   virtual void kept(const Step& /*step*/, std::span<HeadBody> /*bodies*/) {}
-  /// kTake: rows go through a machine of the chooser's own. Several heads at the same time.
+  /// kTake: rows go through the chooser's own algorithm. Called for several heads at the same time.
   virtual void take(size_t h, HeadBody& body, const NewRows& rows);
-  /// kWeigh: what the step's weight adds to the scores.
+  /// kWeigh: the number that the step's weight adds to the scores.
   virtual float log_weight(const Step& step) const;
   /// Sees each pass's queries before they attend (ExpectedAttention's statistics).
   virtual void observe(std::span<HeadBody> /*bodies*/, const QueryBlock& /*queries*/) {}
-  /// All that it remembers from step to step beside the rows. Functions of seeds and rows are made
+  /// All state from step to step beside the rows. Functions of seeds and rows are computed
   /// again.
   virtual void archive(Archive& a, const ChooserPlace& place);
   /// The scores of every row of each body now, larger stays: [heads][rows], or nothing from a

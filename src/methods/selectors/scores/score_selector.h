@@ -1,6 +1,6 @@
 #pragma once
-// Shared by all selectors of the form "score the rows, keep the best": its sizes, the rule that
-// says when and how many (KeepBest), and the choice of the best. A selector is a subclass that
+// Shared by all selectors of the form "score the rows, keep the best": its sizes, the rule
+// for when and how many (KeepBest), and the choice of the best. A selector is a subclass that
 // gives each row of the body a score.
 //
 // Rows enter the body as they come; when it is full, and when a prompt ends, the best stay. Cost:
