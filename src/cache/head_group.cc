@@ -226,7 +226,17 @@ void HeadGroup::append(const LayerRows& in, size_t kv_heads, Staging& staging, b
   }
 }
 
-void HeadGroup::end_prefill() { BodySteps(context_, selector_, bodies_).run(plan_->end_prompt()); }
+void HeadGroup::end_prefill() {
+  const bool gathered = plan_->state().gathers;
+  const std::span<const Step> steps = plan_->end_prompt();
+  BodySteps(context_, selector_, bodies_).run(steps);
+  if (!gathered || steps.empty()) return;
+  // Stores keep up to a page of each buffer for rows to come. Where a whole prompt was in them,
+  // that is beyond what the policy's rows ever need, and adds up over layers: copies have no such
+  // room.
+  std::vector<HeadBody> copies(bodies_);
+  bodies_.swap(copies);
+}
 
 void HeadGroup::archive(Archive& a, size_t tokens, const StreamNotes& notes) {
   if (a.loads()) {

@@ -357,8 +357,8 @@ Ledger KvCache::estimate(size_t tokens) const {
   return impl_->policy->estimate(tokens, impl_->notes.protected_rows);
 }
 
-PassRoom KvCache::room(size_t tokens, size_t at_once) const {
-  const PassTokens pass{impl_->seen(), tokens, at_once};
+PassRoom KvCache::room(size_t tokens, size_t at_once, bool as_prompt) const {
+  const PassTokens pass{impl_->seen(), tokens, at_once, as_prompt};
   const auto group = static_cast<size_t>(impl_->shape.query_heads / impl_->shape.kv_heads);
   PassRoom most;
   size_t passing = 0;

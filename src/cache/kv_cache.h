@@ -109,8 +109,9 @@ class KvCache {
   /// The most that `tokens` tokens can take under this policy.
   Ledger estimate(size_t tokens) const;
   /// The most that is there at any time of a pass of `tokens` tokens more, `at_once` in a step,
-  /// the end of a prompt included.
-  PassRoom room(size_t tokens, size_t at_once) const;
+  /// the end of a prompt included. `as_prompt`: they may come by read() and append(), whose rows
+  /// and mass are the caller's (prompt_bytes).
+  PassRoom room(size_t tokens, size_t at_once, bool as_prompt) const;
   /// The policy with every budget as rows, a line per run of layers and heads that share it.
   std::string describe() const;
 

@@ -50,6 +50,7 @@ size_t under_way(const CohortPolicy& c, const PassTokens& pass, bool gathers, si
       static_cast<double>(rows) * side;
   const size_t teams = std::min(workers, heads);
   size_t bytes = teams * std::min(kCopied, held / heads);
+  if (gathers) bytes += held;  // HeadGroup::end_prefill copies them
   if (!c.selector.needs.all()) {
     bytes += most_grown_bytes(times(heads, of_head), heads * 8);
     // Heavy rows that leave, as f32.
@@ -73,8 +74,8 @@ size_t under_way(const CohortPolicy& c, const PassTokens& pass, bool gathers, si
 LayerRoom::LayerRoom(const ResolvedPolicy& policy, const PassTokens& pass, size_t workers)
     : shape_(policy.shape()),
       pass_(pass),
-      reads_whole_(policy.prompt() != PromptReading::kChunks && pass.tokens > 1),
-      gathers_(policy.prompt() == PromptReading::kOnce && pass.tokens > 1),
+      reads_whole_(policy.prompt() != PromptReading::kChunks && pass.as_prompt),
+      gathers_(policy.prompt() == PromptReading::kOnce && pass.as_prompt),
       workers_(workers) {
   attend_.query_heads = static_cast<size_t>(shape_.query_heads);
   attend_.kv_heads = static_cast<size_t>(shape_.kv_heads);
@@ -107,8 +108,7 @@ void LayerRoom::add(const CohortPolicy& c, const ProtectedRows& protect, const B
 
 size_t LayerRoom::beside() const {
   const size_t queries = attend_.tokens * attend_.query_heads * attend_.head_dim * kFloat;
-  const size_t mass =
-      attend_.mass && !reads_whole_ ? attend_.kv_heads * attend_.tokens * kFloat : 0;
+  const size_t mass = attend_.mass ? attend_.kv_heads * attend_.tokens * kFloat : 0;
   const size_t attends = attend_scratch(attend_, workers_) + (scales_ ? grown_bytes(queries) : 0);
   return grown_bytes(mass) + std::max(attends, staged_);
 }

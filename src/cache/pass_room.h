@@ -14,6 +14,8 @@ struct PassTokens {
   size_t before = 0;   ///< that the cache has seen
   size_t tokens = 0;   ///< that come
   size_t at_once = 0;  ///< the most of them in one step
+  /// They may come as a prompt, however few: policies that read one exactly take more for it.
+  bool as_prompt = false;
 };
 
 /// The most bytes at any time of a pass, those that are there before it included.

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "cache_harness.h"
+#include "cache/test_counted.h"
 #include "policy_forms.h"
 
 namespace pith {
@@ -31,12 +31,6 @@ std::vector<std::string> forms() {
   return all;
 }
 
-struct Counters {
-  MemoryCounter all;
-  MemoryCounter whole{MemoryCounter::Whole{}, all};
-  MemoryCounter own{whole};
-};
-
 class PassRoomOf : public testing::TestWithParam<int> {};
 
 TEST_P(PassRoomOf, NoStepTakesMoreThanWasAskedFor) {
@@ -45,18 +39,8 @@ TEST_P(PassRoomOf, NoStepTakesMoreThanWasAskedFor) {
   double loosest = 0, sum = 0;
   size_t cases = 0;
   for (const std::string& form : forms()) {
-    ThreadPool pool(GetParam());
-    Counters c;
-    const Kernels& kernels = kernels_for("");
-    const Rope rope(static_cast<size_t>(shape.head_dim), 10000.0);
-    const CacheShape cs{shape.layers, shape.query_heads(), shape.kv_heads, shape.head_dim,
-                        {},           shape.context};
-    const KvCache empty({pool, c.all, kernels}, cs, Policy::parse(form), 1, &rope);
-    std::unique_ptr<KvCache> cache;
-    {
-      const MemoryCounter::CopiesTo ours(c.all, c.own);
-      cache = empty.clone();
-    }
+    test::Counted c(form, shape, GetParam());
+    const auto& cache = c.cache;
     if (form.find("cache") == std::string::npos && cases % 2 == 0)
       cache->start_error_probe({.rows = 64, .every = 2}, 1);
     const Rows rows(shape, 700, 3);
@@ -66,7 +50,7 @@ TEST_P(PassRoomOf, NoStepTakesMoreThanWasAskedFor) {
       size_t n = random() % 3 == 0 ? 1 + random() % 300 : 1 + random() % 5;
       n = std::min(n, 700 - at);
       const size_t times = random() % 3 == 0 ? 1 : std::min<size_t>(8, (700 - at) / n);
-      const PassRoom room = cache->room(n * times, n);
+      const PassRoom room = cache->room(n * times, n, false);
       c.own.reset_peak(), c.whole.reset_peak();
       for (size_t i = 0; i < times; ++i, at += n)
         for (int l = 0; l < shape.layers; ++l)

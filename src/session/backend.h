@@ -25,6 +25,7 @@ struct RoomAsked {
   size_t tokens = 0;
   size_t at_once = 0;   ///< the most of them in a pass
   bool logits = false;  ///< last_logits() after them
+  bool prompt = false;  ///< they may be read exactly (Session::State::reads_exactly), even one
 };
 
 /// The cache of a session and where its last token left off.

@@ -139,7 +139,7 @@ class CpuSession final : public SessionBackend {
     };
     // The bound of one token is hardly less than that of some: it is found for all of them.
     constexpr size_t kAhead = 64;
-    if (asked.tokens > 1) return set(asked.tokens);
+    if (asked.tokens > 1 || asked.prompt) return set(asked.tokens);
     try {
       set(kAhead);
     } catch (const Error&) {
@@ -213,17 +213,18 @@ class CpuSession final : public SessionBackend {
   /// The most that is there while tokens [from, to) come.
   struct Bound {
     size_t from = 0, to = 0, at_once = 0;
-    bool logits = false;
+    bool logits = false, prompt = false;
     PassRoom room;
     bool covers(size_t now, const RoomAsked& a) const {
-      return now >= from && now + a.tokens <= to && a.at_once <= at_once && logits >= a.logits;
+      return now >= from && now + a.tokens <= to && a.at_once <= at_once && logits >= a.logits &&
+             prompt >= a.prompt;
     }
   };
   Bound bound(size_t now, size_t tokens, const RoomAsked& asked) const {
-    Bound b{now, now + tokens, asked.at_once, asked.logits, {}};
-    b.room = held_->cache().room(tokens, asked.at_once);
+    Bound b{now, now + tokens, asked.at_once, asked.logits, asked.prompt, {}};
+    b.room = held_->cache().room(tokens, asked.at_once, asked.prompt);
     b.room.cache += held_->state_bytes(asked.logits, static_cast<size_t>(config_.vocab));
-    if (asked.tokens > 1) b.room.beside += prompt_bytes(config_, prompt_, tokens);
+    if (asked.prompt) b.room.beside += prompt_bytes(config_, prompt_, tokens);
     return b;
   }
 

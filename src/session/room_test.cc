@@ -39,12 +39,18 @@ std::shared_ptr<Engine> engine_for(size_t bytes) {
   return small_engine(own + bytes);
 }
 
+struct Call {
+  std::vector<int32_t> ids = {};
+  Append how = Append::kWhole;
+};
+
 /// A session, and the calls that it took.
 struct Kept {
   std::string policy;
   Session session;
-  std::vector<std::vector<int32_t>> calls = {};
-  std::vector<int32_t> coming = {};  ///< a prompt that was begun
+  std::vector<Call> calls = {};
+  Call coming = {};  ///< a prompt that was begun
+  bool reads(const char* how) const { return policy.find(how) != std::string::npos; }
 };
 
 /// Random requests of many sessions that share too little memory.
@@ -60,8 +66,8 @@ class Requests {
     }
     while (!all_.empty()) drop(0);
     EXPECT_EQ(engine_->bytes_reserved(), 0u);
-    std::printf("%zu works, %zu of them refused, %zu answers compared\n", works_, refused_,
-                compared_);
+    std::printf("%zu works, %zu of them refused, %zu restores, %zu answers compared\n", works_,
+                refused_, restored_, compared_);
     EXPECT_GT(refused_, count / 20) << "the limit is too wide";
     EXPECT_GT(works_, 4 * refused_ / 3) << "the limit is too narrow";
     EXPECT_GT(compared_, count / 100);
@@ -76,7 +82,25 @@ class Requests {
     if (what < 3) return drop(below(all_.size()));
     if (what == 3) return fork(all_[below(all_.size())]);
     if (what == 4) return reserve(all_[below(all_.size())]);
+    if (what == 5 && below(4) == 0) return restore(all_[below(all_.size())]);
     step();
+  }
+
+  /// How its next tokens come: as a prompt's end, a piece of one, or plainly.
+  Append some_way(const Kept& k) {
+    switch (below(8)) {
+      case 0: return Append::kPromptEnds;
+      case 1: return k.reads("prompt=") ? Append::kWhole : Append::kPart;
+      case 2: return k.reads("prompt=once") ? Append::kWhole : Append::kMore;
+      default: return Append::kWhole;
+    }
+  }
+
+  Call some_call(const Kept& k) {
+    if (!k.coming.ids.empty()) return k.coming;
+    const size_t left = kContext - k.session.tokens();
+    const size_t count = below(4) == 0 ? 1 + below(std::min<size_t>(left, 130)) : 1;
+    return {some_ids(count, random_()), some_way(k)};
   }
 
   void begin() {
@@ -92,9 +116,22 @@ class Requests {
   }
 
   void fork(Kept& of) {
-    if (all_.size() >= 12 || !of.coming.empty()) return;
+    if (all_.size() >= 12 || !of.coming.ids.empty()) return;
     try {
       all_.push_back({of.policy, of.session.fork(), of.calls});
+    } catch (const Error& e) {
+      ASSERT_EQ(e.code(), kNoMemory) << e.what();
+    }
+  }
+
+  /// It goes on from its own bytes, if there is room for it twice.
+  void restore(Kept& of) {
+    if (!of.coming.ids.empty()) return;
+    std::vector<std::byte> bytes;
+    of.session.save([&](auto more) { bytes.insert(bytes.end(), more.begin(), more.end()); });
+    try {
+      of.session = Session::restore(engine_, bytes, with_policy(of.policy, kContext));
+      ++restored_;
     } catch (const Error& e) {
       ASSERT_EQ(e.code(), kNoMemory) << e.what();
     }
@@ -104,43 +141,44 @@ class Requests {
     const size_t left = kContext - of.session.tokens();
     const size_t before = engine_->bytes_reserved(), tokens = below(2) * below(left + 1);
     const bool there = of.session.try_reserve(tokens);
-    if (!there && of.coming.empty()) {
+    if (!there && of.coming.ids.empty()) {
       EXPECT_EQ(engine_->bytes_reserved(), before);
     } else if (!there) {  // the begun prompt's room is given back
       EXPECT_LE(engine_->bytes_reserved(), before);
     }
-    of.coming.clear();
+    of.coming = {};
   }
 
   void step() {
     std::vector<Work> works;
     std::vector<Kept*> of;
-    std::vector<std::vector<int32_t>> tokens(all_.size());
+    std::vector<Call> calls(all_.size());
     for (size_t i = 0; i < all_.size(); ++i) {
       Kept& k = all_[i];
       if (below(3) == 0 || k.session.tokens() == kContext) continue;
-      const size_t left = kContext - k.session.tokens();
-      tokens[i] = !k.coming.empty() ? k.coming
-                  : below(4) == 0   ? some_ids(1 + below(std::min<size_t>(left, 130)), random_())
-                                    : some_ids(1, random_());
-      Work w{&k.session, tokens[i]};
-      if (k.policy.find("prompt=") != std::string::npos && tokens[i].size() > 1) w.slice = 3;
+      calls[i] = some_call(k);
+      Work w{&k.session, calls[i].ids, calls[i].how};
+      if (k.reads("prompt=") && (w.tokens.size() > 1 || w.append != Append::kWhole)) w.slice = 3;
       works.push_back(w);
       of.push_back(&k);
     }
     std::vector<size_t> before;
     for (const Work& w : works) before.push_back(w.session->tokens());
     engine_->step(works);
+    works_ += works.size();
+    // All that came is noted, whatever is found wrong below.
     for (size_t i = 0; i < works.size(); ++i) {
-      ++works_;
-      const std::vector<int32_t> ids(works[i].tokens.begin(), works[i].tokens.end());
-      of[i]->coming = works[i].goes_on ? ids : std::vector<int32_t>();
+      Call call{{works[i].tokens.begin(), works[i].tokens.end()}, works[i].append};
+      if (works[i].appended) of[i]->calls.push_back(call);
+      of[i]->coming = works[i].goes_on ? std::move(call) : Call();
+    }
+    for (size_t i = 0; i < works.size(); ++i) {
       EXPECT_EQ(works[i].appended, !works[i].failure && !works[i].goes_on);
-      EXPECT_EQ(of[i]->session.tokens(), before[i] + (works[i].appended ? ids.size() : 0));
-      if (works[i].appended) of[i]->calls.push_back(ids);
+      EXPECT_EQ(of[i]->session.tokens(),
+                before[i] + (works[i].appended ? works[i].tokens.size() : 0));
       if (!works[i].failure) continue;
       ++refused_;
-      ASSERT_EQ(works[i].failure->code(), kNoMemory)
+      EXPECT_EQ(works[i].failure->code(), kNoMemory)
           << of[i]->policy << ": " << works[i].failure->what();
     }
   }
@@ -152,7 +190,7 @@ class Requests {
     if (below(2) != 0 || k.session.tokens() == kContext) return;
     static const auto wide = small_engine();
     Session alone(wide, with_policy(k.policy, kContext));
-    for (const auto& ids : k.calls) alone.append(ids);
+    for (const Call& call : k.calls) alone.append(call.ids, call.how);
     const auto right = alone.decode(5);
     try {
       const auto said = k.session.decode(5);
@@ -166,7 +204,7 @@ class Requests {
   std::shared_ptr<Engine> engine_;
   std::mt19937 random_;
   std::vector<Kept> all_;
-  size_t works_ = 0, refused_ = 0, compared_ = 0;
+  size_t works_ = 0, refused_ = 0, restored_ = 0, compared_ = 0;
 };
 
 // PITH_REQUESTS: how many; 100000 take half an hour.

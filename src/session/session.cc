@@ -130,7 +130,7 @@ size_t Session::State::run_exactly(std::span<const int32_t> ids, Append how,
     }
     SessionBackend& reads = now->copy ? *now->copy : *backend;
     try {
-      reads.ask({ids.size(), at_once(ids.size()), watch.logits});
+      reads.ask({ids.size(), at_once(ids.size()), watch.logits, true});
       now->work = device().begin_prompt(reads, ids, ends_prompt(how, ids.size()));
     } catch (...) {
       drop(now);
@@ -327,7 +327,7 @@ void Session::State::check_room(size_t tokens) const {
 size_t Session::room(size_t tokens) const {
   const State& s = there(state_);
   s.check_room(tokens);
-  if (const auto bytes = s.backend->room({tokens, s.at_once(tokens), true})) return *bytes;
+  if (const auto bytes = s.backend->room({tokens, s.at_once(tokens), true, true})) return *bytes;
   return estimate_ledger(model().config(), s.options, s.seen->size() + tokens,
                          s.engine->options().device)
       .total_bytes();
@@ -348,7 +348,7 @@ void Session::reserve(size_t tokens) {
     s.device().prepare_tokens(sessions);
     s.device().prepare_logits(all);
   }
-  s.backend->reserve({tokens, s.at_once(tokens), true});
+  s.backend->reserve({tokens, s.at_once(tokens), true, true});
   s.room = tokens > 0 ? s.shared().rooms : nullptr;
 }
 
