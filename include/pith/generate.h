@@ -36,7 +36,8 @@ struct SamplingOptions {
   std::vector<std::pair<int32_t, float>> logit_bias = {};
 };
 
-/// Draws tokens from logits; a pure function of (options, logits, history, draw number).
+/// Draws tokens from logits; a pure function of (options, logits, history, draw number). One that
+/// was moved from throws kInvalidArgument.
 class Sampler {
  public:
   struct Candidate {
@@ -72,10 +73,23 @@ class Sampler {
   void set_draw(uint64_t number) { draws_ = number; }
   /// From now on only tokens whose bit is set are drawn: bit `id % 32` of word `id / 32`, none
   /// beyond the words. Empty (the default) allows all. For grammars: call it before each draw.
-  void set_mask(std::span<const uint32_t> words) { mask_.assign(words.begin(), words.end()); }
-  const SamplingOptions& options() const { return options_; }
+  void set_mask(std::span<const uint32_t> words);
+  const SamplingOptions& options() const;
 
  private:
+  /// Moves with the sampler, and tells what stays behind.
+  struct Presence {
+    bool gone = false;
+    Presence() = default;
+    Presence(const Presence&) = default;
+    Presence(Presence&& o) noexcept : gone(std::exchange(o.gone, true)) {}
+    Presence& operator=(const Presence&) = default;
+    Presence& operator=(Presence&& o) noexcept {
+      gone = std::exchange(o.gone, true);
+      return *this;
+    }
+  };
+  void check_there() const;
   std::vector<Adjustment> adjustments(std::span<const int32_t> history, size_t vocabulary) const;
   std::span<const int32_t> recent(std::span<const int32_t> history) const;
   void fill(std::span<const float> logits, std::span<const int32_t> history);
@@ -87,6 +101,7 @@ class Sampler {
   int32_t draw_candidate();
   int32_t draw(uint64_t draw_number) const;
 
+  Presence presence_;
   SamplingOptions options_;
   uint64_t draws_;
   std::vector<uint32_t> mask_;
@@ -133,7 +148,8 @@ struct GenerateOptions {
 };
 
 /// One answer: takes drawn tokens, returns text and the reason to stop. generate() uses it; so do
-/// programs that run many sessions with Engine::step.
+/// programs that run many sessions with Engine::step. One that was moved from throws
+/// kInvalidArgument.
 class Stepper {
  public:
   /// The model must outlive the stepper. Throws kInvalidArgument for an empty stop string, and for
@@ -165,6 +181,7 @@ class Stepper {
 
  private:
   struct [[gnu::visibility("hidden")]] State;
+  State& state() const;
   std::unique_ptr<State> state_;
 };
 

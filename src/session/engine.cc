@@ -114,6 +114,7 @@ class Engine::Step {
   void run() {
     each([](Work& w, Session::State& s) {
       s.check(w.tokens, w.append);
+      if (w.sampler) (void)w.sampler->options();  // refused if it was moved from
       s.backend->own();
     });
     prepare();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/moved.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "session/stop_filter.h"
@@ -74,20 +75,21 @@ Stepper::~Stepper() = default;
 Stepper::Stepper(Stepper&&) noexcept = default;
 Stepper& Stepper::operator=(Stepper&&) noexcept = default;
 
-const SamplingOptions& Stepper::sampling() const { return state_->sampling; }
-bool Stepper::at_limit() const { return state_->at_limit(); }
-const std::string& Stepper::text() const { return state_->text; }
-const std::vector<int32_t>& Stepper::tokens() const { return state_->tokens; }
-bool Stepper::ended_text() const { return state_->ended_text; }
+const SamplingOptions& Stepper::sampling() const { return state().sampling; }
+bool Stepper::at_limit() const { return state().at_limit(); }
+const std::string& Stepper::text() const { return state().text; }
+const std::vector<int32_t>& Stepper::tokens() const { return state().tokens; }
+bool Stepper::ended_text() const { return state().ended_text; }
 std::span<const uint32_t> Stepper::mask() {
-  return state_->form ? state_->form->mask() : std::span<const uint32_t>();
+  return state().form ? state().form->mask() : std::span<const uint32_t>();
 }
-std::string Stepper::finish() { return state_->flush(); }
+std::string Stepper::finish() { return state().flush(); }
+Stepper::State& Stepper::state() const { return there(state_, "a stepper"); }
 
 Stepper::Out Stepper::push(int32_t token, size_t room) {
   Out out;
-  out.stop = state_->stop_of(token, room, out.text);
-  if (out.stop) out.text += state_->flush();
+  out.stop = state().stop_of(token, room, out.text);
+  if (out.stop) out.text += state().flush();
   return out;
 }
 

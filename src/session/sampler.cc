@@ -11,6 +11,7 @@
 #include <numeric>
 #include <string>
 
+#include "core/moved.h"
 #include "core/philox.h"
 #include "pith/error.h"
 #include "pith/generate.h"
@@ -55,13 +56,29 @@ Sampler::Sampler(const SamplingOptions& options, uint64_t first_draw)
   check(options);
 }
 
+void Sampler::check_there() const {
+  if (presence_.gone) refuse_moved("a sampler");
+}
+
+const SamplingOptions& Sampler::options() const {
+  check_there();
+  return options_;
+}
+
+void Sampler::set_mask(std::span<const uint32_t> words) {
+  check_there();
+  mask_.assign(words.begin(), words.end());
+}
+
 int32_t Sampler::sample(std::span<const float> logits, std::span<const int32_t> history) {
+  check_there();
   fill(logits, history);
   sorted_ = 0;
   return draw_candidate();
 }
 
 int32_t Sampler::sample_ranked(std::span<const Candidate> best) {
+  check_there();
   candidates_.assign(best.begin(), best.end());
   sorted_ = best.size();
   return draw_candidate();
@@ -88,6 +105,7 @@ int32_t Sampler::draw_candidate() {
 }
 
 Sampler::Ranking Sampler::ranking(std::span<const int32_t> history, size_t vocabulary) const {
+  check_there();
   return {options_.temperature == 0 ? 1 : static_cast<size_t>(options_.top_k),
           adjustments(history, vocabulary), mask_};
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/copy_on_write.h"
+#include "core/moved.h"
 #include "pith/error.h"
 #include "policy/resolved.h"
 #include "session/backend.h"
@@ -102,12 +103,10 @@ struct Session::State {
   void fail(const std::exception_ptr& why);
 };
 
-/// What is inside a session. Throws for one that was moved from.
+/// What is inside a session.
 template <class T>
 T& there(const std::unique_ptr<T>& state) {
-  if (state) return *state;
-  throw Error(ErrorCode::kInvalidArgument,
-              "a session that was moved from; use the one that it was moved to");
+  return there(state, "a session");
 }
 
 inline bool ends_prompt(Append how, size_t tokens) {

@@ -36,6 +36,55 @@ EngineOptions engine_options() {
 
 std::vector<int32_t> ids_of(const std::string& text) { return demo()->tokenizer().encode(text); }
 
+// NOLINTBEGIN(bugprone-use-after-move): that is what is tried.
+TEST(Stepper, AndSamplerThatWereMovedFromAreRefused) {
+  const auto moved = [](const std::function<void()>& call) {
+    test::refused(ErrorCode::kInvalidArgument, "that was moved from", call);
+  };
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  greedy.never = {1};
+  const std::vector<float> logits = {0, 2, 1};
+  Sampler sampler(greedy);
+  Sampler copy = sampler, kept = std::move(sampler);
+  EXPECT_EQ(kept.sample(logits, {}), 2);
+  EXPECT_EQ(copy.sample(logits, {}), 2) << "the token that is never drawn";
+  moved([&] { sampler.sample(logits, {}); });
+  moved([&] { sampler.sample_ranked({}); });
+  moved([&] { (void)sampler.ranking({}, 3); });
+  moved([&] { sampler.set_mask({}); });
+  moved([&] { (void)sampler.options(); });
+  moved([&] { Sampler(sampler).sample(logits, {}); });
+  const auto engine = std::make_shared<Engine>(demo(), engine_options());
+  SessionOptions small;
+  small.context = 16;
+  Session session(engine, small), other(engine, small);
+  const std::vector<int32_t> ids = {5};
+  Work works[] = {{&session, ids}, {&other, ids}};
+  works[0].sampler = &sampler, works[1].sampler = &kept;
+  engine->step(works);
+  ASSERT_TRUE(works[0].failure);
+  EXPECT_EQ(works[0].failure->code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(session.tokens(), 0u);
+  EXPECT_GE(works[1].next, 0);
+  sampler = std::move(kept);
+  EXPECT_EQ(sampler.sample(logits, {}), 2) << "what is moved into may be used again";
+  moved([&] { kept.sample(logits, {}); });
+
+  Stepper stepper(*demo(), {});
+  Stepper now = std::move(stepper);
+  EXPECT_FALSE(now.at_limit());
+  moved([&] { stepper.push(5, 10); });
+  moved([&] { (void)stepper.mask(); });
+  moved([&] { (void)stepper.sampling(); });
+  moved([&] { (void)stepper.at_limit(); });
+  moved([&] { (void)stepper.text(); });
+  moved([&] { (void)stepper.tokens(); });
+  moved([&] { (void)stepper.ended_text(); });
+  moved([&] { stepper.finish(); });
+}
+// NOLINTEND(bugprone-use-after-move)
+
 // A scheduler's loop over Engine::step with one Stepper per session says what generate() says.
 TEST(Stepper, IsWhatGenerateDoes) {
   GenerateOptions options;
