@@ -146,6 +146,28 @@ pith_status pith_session_restore_bytes(const pith_engine* engine, const void* by
                                        const pith_session_options* options, pith_session** session,
                                        pith_error* error);
 
+/* Gives the next bytes of a saved session, once and in order: writes at most `room` of them and
+ * their number to *size; 0: there are no more. Return 0 to continue; anything else ends it
+ * (PITH_IO).
+ */
+typedef int (*pith_state_source)(void* bytes, size_t room, size_t* size, void* user);
+
+typedef struct pith_restore_options {
+  size_t size;
+  const char* path; /* of a file; or NULL: the source gives the bytes */
+  pith_state_source source;
+  void* user;
+} pith_restore_options;
+
+/* pith_session_restore from a file or a source, with memory for one layer of it at a time. */
+pith_status pith_session_restore_from(const pith_engine* engine, const pith_restore_options* from,
+                                      const pith_session_options* options, pith_session** session,
+                                      pith_error* error);
+/* Restores into a session that has seen nothing, with its options, in the room that is set aside
+ * for it. After an error it may still be used; reserve its room again. */
+pith_status pith_session_restore_into(pith_session* empty, const pith_restore_options* from,
+                                      pith_error* error);
+
 typedef struct pith_saved pith_saved;
 
 /* Reads a file's header and tokens, without a model. `verify` not 0: all bytes are compared with

@@ -23,7 +23,6 @@
 
 namespace pith {
 
-class [[gnu::visibility("hidden")]] SessionFile;
 struct [[gnu::visibility("hidden")]] SessionContents;
 
 /// Options of one conversation.
@@ -50,6 +49,9 @@ struct SaveOptions {
 };
 /// Takes the bytes of a saved session, in order.
 using StateSink = std::function<void(std::span<const std::byte>)>;
+/// Gives them: writes the next ones, at most as many as there is room for, and returns how many; 0:
+/// there are no more.
+using StateSource = std::function<size_t(std::span<std::byte>)>;
 
 /// The probability of one token of a text, given those before it.
 struct TokenScore {
@@ -136,9 +138,16 @@ class Session {
   /// The same from the bytes of a file.
   static Session restore(std::shared_ptr<Engine> engine, std::span<const std::byte> bytes,
                          const SessionOptions& options);
+  /// The same from anything that gives the bytes once, in order: a socket, a pipe, a decompressor.
+  /// Each section (a layer) is compared with its digest before it is loaded, in memory for one
+  /// section, which no limit counts. No byte after the last is asked for. An exception from
+  /// `source` ends it.
+  static Session restore(std::shared_ptr<Engine> engine, const StateSource& source,
+                         const SessionOptions& options);
   /// With the engine and options of `empty`, which has seen nothing, in the room that is set aside
-  /// for it.
-  static Session restore(Session empty, const std::filesystem::path& path);
+  /// for it. After an error `empty` may still be used; reserve its room again.
+  static Session restore(Session&& empty, const std::filesystem::path& path);
+  static Session restore(Session&& empty, const StateSource& source);
 
   /// A second, independent conversation with the same past on the same engine. Both share rows
   /// until one appends; that one then copies them, and throws kOutOfMemory with nothing changed if
@@ -169,8 +178,12 @@ class Session {
   struct [[gnu::visibility("hidden")]] State;
   explicit Session(std::unique_ptr<State> state);
   SessionContents contents(const SaveOptions& options) const;
-  static Session restored(Session fresh, const SessionFile& file,
-                          const std::vector<TokenRange>& protect);
+  template <class Saved>
+  static Session restored(Session fresh, Saved&& saved, const std::vector<TokenRange>& protect);
+  template <class Open>
+  static Session restored_into(Session& empty, const Open& open);
+  template <class Saved>
+  static Session loaded(Session fresh, Saved& saved, const std::vector<TokenRange>& protect);
   std::unique_ptr<State> state_;
 };
 

@@ -47,6 +47,22 @@ void write_reuse(pith_reuse* to, const Reuse& reuse) {
   write(to, r, "the place for what is reused");
 }
 
+/// By `restore`, which is given the path or the source.
+template <class F>
+Session restored(const pith_restore_options* from, const F& restore) {
+  const pith_restore_options o = read(&given(from, "the options of restoring"),
+                                      pith_restore_options{}, "the options of restoring");
+  if (!o.path == !o.source)
+    throw Error(ErrorCode::kInvalidArgument, "restoring takes a path or a source, one of the two");
+  if (o.path) return restore(std::filesystem::path(o.path));
+  return restore(StateSource([&](std::span<std::byte> to) {
+    size_t came = 0;
+    if (o.source(to.data(), to.size(), &came, o.user) != 0)
+      throw Error(ErrorCode::kIo, "the program's source gave no more bytes");
+    return came;
+  }));
+}
+
 }  // namespace
 }  // namespace pith::c_api
 
@@ -244,6 +260,27 @@ pith_status pith_session_restore_bytes(const pith_engine* engine, const void* by
     *session = new pith_session{pith::Session::restore(
         given(engine, "the engine").engine,
         span_of(static_cast<const std::byte*>(bytes), size, "the bytes"), options_of(options))};
+  });
+}
+
+pith_status pith_session_restore_from(const pith_engine* engine, const pith_restore_options* from,
+                                      const pith_session_options* options, pith_session** session,
+                                      pith_error* error) {
+  return guarded(error, [&] {
+    given(session, "the place for the session") = nullptr;
+    const auto& of = given(engine, "the engine").engine;
+    const pith::SessionOptions o = options_of(options);
+    *session = new pith_session{
+        restored(from, [&](const auto& saved) { return pith::Session::restore(of, saved, o); })};
+  });
+}
+
+pith_status pith_session_restore_into(pith_session* empty, const pith_restore_options* from,
+                                      pith_error* error) {
+  return guarded(error, [&] {
+    pith::Session& session = given(empty, "the empty session").session;
+    session = restored(
+        from, [&](const auto& saved) { return pith::Session::restore(std::move(session), saved); });
   });
 }
 

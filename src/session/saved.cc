@@ -17,6 +17,7 @@ namespace pith {
 namespace {
 
 constexpr const char* kPrompt = "prompt";
+constexpr const char* kUnnamed = "a saved session";  // one that is no file
 
 /// A file's protected tokens come with their rows.
 template <class Options>
@@ -63,6 +64,14 @@ void archive_cuts(Archive& a, State& state, size_t tokens) {
     a.need(at > before, "pieces of a prompt out of order");
     before = cut = at;
   }
+}
+
+/// What can be known before a row is loaded: of a stream, which comes once, its header.
+template <class Saved>
+void check(const Saved& saved, const Engine& engine, const EngineBackend& device,
+           const SessionOptions& options) {
+  saved.check_key(file_key(engine, device, options));
+  if constexpr (requires { saved.verify(); }) saved.verify();
 }
 
 std::vector<SessionSection> sections_of(SessionBackend& session, int layers) {
@@ -118,6 +127,12 @@ Session Session::restore(std::shared_ptr<Engine> engine, const std::filesystem::
                   options.protect);
 }
 
+Session Session::restore(std::shared_ptr<Engine> engine, const StateSource& source,
+                         const SessionOptions& options) {
+  return restored(Session(std::move(engine), without_protected(options)),
+                  SessionStream(kUnnamed, source), options.protect);
+}
+
 Session Session::restore(std::shared_ptr<const Model> model, const std::filesystem::path& path,
                          const StandaloneOptions& options) {
   return restored(Session(std::move(model), without_protected(options)), SessionFile(path),
@@ -127,10 +142,19 @@ Session Session::restore(std::shared_ptr<const Model> model, const std::filesyst
 Session Session::restore(std::shared_ptr<Engine> engine, std::span<const std::byte> bytes,
                          const SessionOptions& options) {
   return restored(Session(std::move(engine), without_protected(options)),
-                  SessionFile("a saved session", bytes), options.protect);
+                  SessionFile(kUnnamed, bytes), options.protect);
 }
 
-Session Session::restore(Session empty, const std::filesystem::path& path) {
+Session Session::restore(Session&& empty, const std::filesystem::path& path) {
+  return restored_into(empty, [&] { return SessionFile(path); });
+}
+
+Session Session::restore(Session&& empty, const StateSource& source) {
+  return restored_into(empty, [&] { return SessionStream(kUnnamed, source); });
+}
+
+template <class Open>
+Session Session::restored_into(Session& empty, const Open& open) {
   State& s = there(empty.state_);
   s.check_usable();
   if (!s.seen->empty())
@@ -138,35 +162,44 @@ Session Session::restore(Session empty, const std::filesystem::path& path) {
                 fmt::format("a session that has seen {} tokens, and a saved one that is to be "
                             "restored into it; give one that has seen none",
                             s.seen->size()));
-  Session fresh(std::make_unique<State>(s.engine, without_protected(s.options), s.own_engine));
-  fresh.state_->backend->take_room(*s.backend);
-  fresh.state_->room = std::move(s.room);
-  return restored(std::move(fresh), SessionFile(path), s.options.protect);
+  auto saved = open();
+  check(saved, *s.engine, s.device(), s.options);
+  Session with_room(std::make_unique<State>(s.engine, without_protected(s.options), s.own_engine));
+  with_room.state_->backend->take_room(*s.backend);
+  with_room.state_->room = std::move(s.room);
+  Session done = loaded(std::move(with_room), saved, s.options.protect);
+  empty.state_ = nullptr;
+  return done;
 }
 
-Session Session::restored(Session session, const SessionFile& file,
-                          const std::vector<TokenRange>& protect) {
+template <class Saved>
+Session Session::restored(Session fresh, Saved&& saved, const std::vector<TokenRange>& protect) {
+  const State& s = *fresh.state_;
+  check(saved, *s.engine, s.device(), s.options);
+  return loaded(std::move(fresh), saved, protect);
+}
+
+template <class Saved>
+Session Session::loaded(Session session, Saved& saved, const std::vector<TokenRange>& protect) {
   State& state = *session.state_;
-  file.check_key(file_key(*state.engine, state.device(), state.options));
-  file.verify();
-  const int32_t vocab = state.engine->model()->config().vocab;
-  for (const int32_t id : file.tokens())
-    if (id < 0 || id >= vocab)
-      throw Error(ErrorCode::kCorrupt, fmt::format("{}: token {} is outside the vocabulary of {}",
-                                                   file.name(), id, vocab));
+  const size_t count = saved.token_count();
   const int layers = state.engine->model()->config().layers;
   for (const SessionSection& section : sections_of(*state.backend, layers))
-    file.load(section.name, section.archive);
+    saved.load(section.name, section.archive);
   const size_t cached = state.backend->tokens();
-  if (cached != file.tokens().size())
-    throw Error(ErrorCode::kCorrupt, fmt::format("{}: {} tokens, and a cache of {}", file.name(),
-                                                 file.tokens().size(), cached));
-  state.seen.own() = file.tokens();
-  state.in_prompt = state.seen->empty();
-  if (file.has(kPrompt))
-    file.load(kPrompt, [&](Archive& a) { archive_cuts(a, state, state.seen->size()); });
+  if (cached != count)
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: {} tokens, and a cache of {}", saved.name(), count, cached));
+  state.in_prompt = count == 0;
+  if (saved.has(kPrompt)) saved.load(kPrompt, [&](Archive& a) { archive_cuts(a, state, count); });
+  state.seen.own() = saved.tokens();
+  const int32_t vocab = state.engine->model()->config().vocab;
+  for (const int32_t id : *state.seen)
+    if (id < 0 || id >= vocab)
+      throw Error(ErrorCode::kCorrupt, fmt::format("{}: token {} is outside the vocabulary of {}",
+                                                   saved.name(), id, vocab));
   state.options.protect = state.backend->protected_tokens();
-  check_protected(file.name(), state.options.protect, protect);
+  check_protected(saved.name(), state.options.protect, protect);
   return session;
 }
 

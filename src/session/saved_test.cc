@@ -259,6 +259,85 @@ TEST(Saved, ForgedStateIsRefusedOrGoesOn) {
   EXPECT_EQ(go_on(restored), go_on(session));
 }
 
+/// Gives bytes in pieces of at most `piece`; `given` is how many it gave.
+StateSource source_of(const std::string& bytes, size_t piece, size_t& given) {
+  return [&bytes, piece, &given](std::span<std::byte> to) {
+    EXPECT_LE(to.size(), size_t{1} << 20) << "more at once than anything here is long";
+    const size_t n = std::min({piece, to.size(), bytes.size() - given});
+    std::memcpy(to.data(), bytes.data() + given, n);
+    given += n;
+    return n;
+  };
+}
+
+// NOLINTBEGIN(bugprone-use-after-move): what was not taken may be used again.
+TEST(Saved, IsRestoredFromASourceThatIsReadOnce) {
+  EngineOptions one_thread;
+  one_thread.chunk = 100;
+  one_thread.threads = 1;
+  const auto engine = std::make_shared<Engine>(demo(), one_thread);
+  SessionOptions o;
+  o.policy = Policy::parse("keydiff(budget=48)+int4,window=16");
+  o.context = 700;
+  Session session(engine, o), empty(engine, o);
+  session.append(some_ids(0, 90));
+  std::string good;
+  session.save([&](std::span<const std::byte> more) {
+    good.append(reinterpret_cast<const char*>(more.data()), more.size());
+  });
+  const std::vector<float> right = go_on(session);
+  const std::string with_more = good + "what comes after it";
+  for (const size_t piece : {size_t{1}, size_t{63}, size_t{1} << 20}) {
+    size_t given = 0;
+    Session restored = Session::restore(engine, source_of(with_more, piece, given), o);
+    EXPECT_EQ(given, good.size());
+    EXPECT_EQ(go_on(restored), right);
+  }
+  empty.reserve(100);  // the engine's own scratch grows once
+  empty.reserve(0);
+  const size_t before = engine->bytes_in_use() + engine->bytes_reserved();
+  for (size_t at = 0; at < good.size(); at += at < 80 ? 1 : good.size() / 97) {
+    SCOPED_TRACE(at);
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 1);
+    for (const std::string& broken : {bad, good.substr(0, at)}) {
+      empty.reserve(100);
+      size_t given = 0;
+      try {
+        Session::restore(std::move(empty), source_of(broken, 5000, given));
+        ADD_FAILURE() << "taken";
+      } catch (const Error& e) {
+        EXPECT_TRUE(e.code() == ErrorCode::kCorrupt || e.code() == ErrorCode::kUnsupported)
+            << e.what();
+      }
+    }
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"policy"}, [&] {
+    SessionOptions other = o;
+    other.policy = Policy::parse("exact");
+    size_t given = 0;
+    Session::restore(engine, source_of(good, 100, given), other);
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"wrote", "asked for"}, [&] {
+    Session::restore(
+        engine, [](std::span<std::byte> to) { return to.size() + 1; }, o);
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"source"},
+               [&] { Session::restore(engine, StateSource(), o); });
+  EXPECT_THROW(
+      Session::restore(
+          engine, [](std::span<std::byte>) -> size_t { throw std::runtime_error("gone"); }, o),
+      std::runtime_error);
+  empty.reserve(0);
+  EXPECT_EQ(engine->bytes_in_use() + engine->bytes_reserved(), before);
+  empty.reserve(200);
+  size_t given = 0;
+  Session restored = Session::restore(std::move(empty), source_of(good, 5000, given));
+  EXPECT_GT(engine->bytes_reserved(), 0u) << "the room of the empty one";
+  EXPECT_EQ(go_on(restored), right);
+}
+// NOLINTEND(bugprone-use-after-move)
+
 TEST(Saved, AFileSaysWhatItIs) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "s.pith";

@@ -23,6 +23,7 @@ constexpr char kMagic[8] = {'P', 'I', 'T', 'H', 'S', 'E', 'S', '1'};
 constexpr uint32_t kVersion = 1;
 constexpr size_t kAlign = 64;
 constexpr size_t kMostHeader = size_t{1} << 20;
+constexpr size_t kMostLength = size_t{1} << 60;  // sums of lengths do not wrap
 constexpr int kMostDepth = 8;
 constexpr const char* kTokens = "tokens";
 
@@ -180,19 +181,15 @@ void write_session(const std::function<void(Bytes)>& out, const SessionContents&
   for_data(contents, image, out, [](size_t, Bytes) {});
 }
 
-SessionFile::SessionFile(const std::filesystem::path& path)
-    : name_(path.string()), file_(std::in_place, path), bytes_(file_->bytes()) {
-  read();
+void SessionIndex::corrupt(const std::string& why) const {
+  throw Error(ErrorCode::kCorrupt, fmt::format("{}: {}", name_, why));
 }
 
-SessionFile::SessionFile(std::string name, Bytes bytes) : name_(std::move(name)), bytes_(bytes) {
-  read();
-}
-
-void SessionFile::read() {
+void SessionIndex::read_head(Bytes first) {
+  static_assert(sizeof(Head) == kHead);
   Head head;
-  if (bytes_.size() < sizeof(head)) corrupt("it is too short to be a session");
-  std::memcpy(&head, bytes_.data(), sizeof(head));
+  if (first.size() < sizeof(head)) corrupt("it is too short to be a session");
+  std::memcpy(&head, first.data(), sizeof(head));
   if (std::memcmp(head.magic, kMagic, sizeof(kMagic)) != 0) corrupt("it is no session of Pith's");
   version_ = head.version;
   if (version_ != kVersion || head.flags != 0)
@@ -200,40 +197,26 @@ void SessionFile::read() {
                 fmt::format("{}: a session file of version {} with flags {:#x}; this Pith reads "
                             "version {}: read the prompt again, or use the Pith that wrote it",
                             name_, version_, head.flags, kVersion));
-  if (head.length != bytes_.size())
-    corrupt(fmt::format("it should have {} bytes and has {}", head.length, bytes_.size()));
+  length_ = head.length;
   if (head.header_length > kMostHeader || head.header_length % kAlign != 0 ||
-      sizeof(Head) + head.header_length > bytes_.size())
-    corrupt(fmt::format("a header of {} bytes in a file of {}", head.header_length, bytes_.size()));
+      sizeof(Head) + head.header_length > length_ || length_ > kMostLength)
+    corrupt(fmt::format("a header of {} bytes in a file of {}", head.header_length, length_));
   data_ = sizeof(Head) + head.header_length;
+  header_digest_ = head.header;
   data_digest_ = head.data;
-  const Bytes header = bytes_.subspan(sizeof(Head), head.header_length);
-  if (digest_of(header) != head.header) corrupt("its header is damaged");
-  try {
-    read_header();
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& e) {  // of the JSON's reader
-    corrupt(e.what());
-  }
 }
 
-void SessionFile::corrupt(const std::string& why) const {
-  throw Error(ErrorCode::kCorrupt, fmt::format("{}: {}", name_, why));
-}
-
-void SessionFile::read_header() {
-  const Json json = parse_header(reinterpret_cast<const char*>(bytes_.data()) + sizeof(Head),
-                                 data_ - sizeof(Head));
+void SessionIndex::read_header(Bytes header) try {
+  if (digest_of(header) != header_digest_) corrupt("its header is damaged");
+  const Json json = parse_header(reinterpret_cast<const char*>(header.data()), header.size());
   created_ = json.at("created").get<std::string>();
   written_by_ = json.at("written_by").get<std::string>();
   if (json.contains("note")) note_ = json.at("note").get<std::string>();
   for (const auto& [name, value] : json.at("key").items())
     key_.emplace_back(name, value.get<std::string>());
-  const uint64_t tokens = number_of(json, "tokens");
-  const size_t room = bytes_.size() - data_;
-  if (tokens > room / 4) corrupt("more tokens than it has bytes");
-  tokens_.resize(tokens);
+  token_count_ = number_of(json, "tokens");
+  const size_t room = length_ - data_;
+  if (token_count_ > room / sizeof(int32_t)) corrupt("more tokens than it has bytes");
   size_t all = 0;
   for (const Json& part : json.at("sections")) {
     Section s;
@@ -246,47 +229,131 @@ void SessionFile::read_header() {
     if (all > room) corrupt(fmt::format("section '{}' passes the end of the file", s.name));
     sections_.push_back(std::move(s));
   }
-  // The image's own header says the same in another way: it must be what these sections make.
-  const std::string image = image_header(tokens, sections_);
-  if (image.size() + all + tokens * sizeof(int32_t) != room ||
-      std::memcmp(bytes_.data() + data_, image.data(), image.size()) != 0)
+  image_ = image_header(token_count_, sections_);
+  if (image_.size() + all + token_count_ * sizeof(int32_t) != room)
     corrupt("its sections are not where its header says");
-  for (Section& s : sections_) s.offset += data_ + image.size();
-  if (tokens > 0)
-    std::memcpy(tokens_.data(), bytes_.data() + bytes_.size() - tokens * sizeof(int32_t),
-                tokens * sizeof(int32_t));
+  for (Section& s : sections_) s.offset += data_ + image_.size();
+} catch (const Error&) {
+  throw;
+} catch (const std::exception& e) {  // of the JSON's reader
+  corrupt(e.what());
 }
 
-void SessionFile::verify() const {
-  for (const Section& s : sections_)
-    if (digest_of(bytes_.subspan(s.offset, s.length)) != s.digest)
-      corrupt(fmt::format("section '{}' is damaged", s.name));
-  if (digest_of(bytes_.subspan(data_)) != data_digest_)
-    corrupt("its tokens or what is between its sections are damaged");
+// The image's own header says the same in another way: it must be what these sections make.
+void SessionIndex::check_image(Bytes image) const {
+  if (!std::ranges::equal(image, bytes_of(image_)))
+    corrupt("its sections are not where its header says");
 }
 
-void SessionFile::check_key(const SessionKey& wanted) const {
+void SessionIndex::check_section(const Section& s, Bytes bytes) const {
+  if (digest_of(bytes) != s.digest) corrupt(fmt::format("section '{}' is damaged", s.name));
+}
+
+void SessionIndex::check_data(const Digest& found) const {
+  if (found != data_digest_) corrupt("its tokens or what is between its sections are damaged");
+}
+
+void SessionIndex::check_key(const SessionKey& wanted) const {
   pith::check_key(name_, key_, wanted,
                   "a session goes on under what it began with alone ('pith session info' shows all "
                   "of it)");
 }
 
-bool SessionFile::has(const std::string& name) const {
+bool SessionIndex::has(const std::string& name) const {
   return std::ranges::any_of(sections_, [&](const Section& s) { return s.name == name; });
 }
 
-const SessionFile::Section& SessionFile::section(const std::string& name) const {
-  for (const Section& s : sections_)
-    if (s.name == name) return s;
-  corrupt(fmt::format("it has no section '{}'", name));
+void SessionIndex::load(const Section& s, Bytes bytes,
+                        const std::function<void(Archive&)>& archive) const {
+  Archive a(bytes, fmt::format("{}: {}", name_, s.name));
+  archive(a);
+  a.end();
+}
+
+SessionFile::SessionFile(const std::filesystem::path& path)
+    : SessionIndex(path.string()), file_(std::in_place, path), bytes_(file_->bytes()) {
+  read();
+}
+
+SessionFile::SessionFile(std::string name, Bytes all) : SessionIndex(std::move(name)), bytes_(all) {
+  read();
+}
+
+void SessionFile::read() {
+  read_head(bytes_.first(std::min(bytes_.size(), kHead)));
+  if (bytes() != bytes_.size())
+    corrupt(fmt::format("it should have {} bytes and has {}", bytes(), bytes_.size()));
+  read_header(bytes_.subspan(kHead, header_length()));
+  check_image(bytes_.subspan(data_, image_length()));
+  const Bytes last = bytes_.last(token_count() * sizeof(int32_t));
+  tokens_.resize(token_count());
+  if (!tokens_.empty()) std::memcpy(tokens_.data(), last.data(), last.size());
+}
+
+void SessionFile::verify() const {
+  for (const Section& s : sections()) check_section(s, bytes_.subspan(s.offset, s.length));
+  check_data(digest_of(bytes_.subspan(data_)));
 }
 
 void SessionFile::load(const std::string& name,
                        const std::function<void(Archive&)>& archive) const {
-  const Section& s = section(name);
-  Archive a(bytes_.subspan(s.offset, s.length), fmt::format("{}: {}", name_, name));
-  archive(a);
-  a.end();
+  for (const Section& s : sections())
+    if (s.name == name) return SessionIndex::load(s, bytes_.subspan(s.offset, s.length), archive);
+  corrupt(fmt::format("it has no section '{}'", name));
+}
+
+SessionStream::SessionStream(std::string name, Source source)
+    : SessionIndex(std::move(name)), source_(std::move(source)) {
+  if (!source_)
+    throw Error(ErrorCode::kInvalidArgument, "a restore without a source; give one with bytes");
+  read_head(take(kHead));
+  read_header(take(header_length()));
+  check_image(take_data(image_length()));
+}
+
+// Memory grows with the bytes that came, whatever a header says that there are.
+Bytes SessionStream::take(size_t wanted) {
+  constexpr size_t kStep = size_t{1} << 20;
+  for (size_t have = 0; have < wanted;) {
+    const size_t step = std::min(wanted - have, std::max(kStep, have));
+    if (buffer_.size() < have + step) buffer_.resize(have + step);
+    const size_t came = source_(std::span(buffer_).subspan(have, step));
+    if (came > step)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("a source that wrote {} bytes where {} were asked for", came, step));
+    if (came == 0)
+      corrupt(taken_ + have < kHead
+                  ? "it is too short to be a session"
+                  : fmt::format("it should have {} bytes and has {}", bytes(), taken_ + have));
+    have += came;
+  }
+  taken_ += wanted;
+  return Bytes(buffer_).first(wanted);
+}
+
+Bytes SessionStream::take_data(size_t wanted) {
+  const Bytes bytes = take(wanted);
+  data_seen_.add(bytes);
+  return bytes;
+}
+
+void SessionStream::load(const std::string& name, const std::function<void(Archive&)>& archive) {
+  if (next_ == sections().size() || sections()[next_].name != name)
+    corrupt(fmt::format("it has no section '{}' where that should be", name));
+  const Section& s = sections()[next_++];
+  const Bytes bytes = take_data(padded(s.length)).first(s.length);
+  check_section(s, bytes);
+  SessionIndex::load(s, bytes, archive);
+}
+
+std::vector<int32_t> SessionStream::tokens() {
+  if (next_ != sections().size())
+    corrupt(fmt::format("section '{}' is none that a session has", sections()[next_].name));
+  const Bytes last = take_data(token_count() * sizeof(int32_t));
+  check_data(data_seen_.digest());
+  std::vector<int32_t> all(token_count());
+  if (!all.empty()) std::memcpy(all.data(), last.data(), last.size());
+  return all;
 }
 
 }  // namespace pith
