@@ -62,7 +62,7 @@ strict() {
     g++ -std=c++20 "${flags[@]}" -xc++ -include "$header" /dev/null || fail "$header needs others before it"
   done
   echo 'typedef int not_empty;' >"$work/not_empty.c"  # as ISO C asks
-  for header in pith pith_chat pith_layer pith_prefix version; do
+  for header in pith pith_chat pith_extend pith_layer pith_prefix version; do
     cc -std=c11 "${flags[@]}" -include "$1/include/pith/$header.h" "$work/not_empty.c" || fail "$header.h is no C11"
   done
 }

@@ -17,6 +17,7 @@
 #include "pith/own_selector.h"
 #include "pith/pith.h"
 #include "pith/pith_chat.h"
+#include "pith/pith_extend.h"
 #include "pith/pith_layer.h"
 #include "pith/pith_prefix.h"
 #include "pith/policy.h"
