@@ -19,7 +19,7 @@ awk -v to="$work/from_docs" '/^```cpp$/ { ++n; on = 1; next } /^```$/ { on = 0 }
 awk -v to="$work/from_docs" '/^```c$/ { ++n; on = 1; next } /^```$/ { on = 0 } on { print > (to n ".c") }' \
   "$repo/docs/embedding.md"
 [ -s "$work/from_docs2.c" ] || fail "docs/embedding.md has not two programs in C"
-[ -s "$work/from_docs3.cc" ] || fail "docs/embedding.md has not three programs"
+[ -s "$work/from_docs4.cc" ] || fail "docs/embedding.md has not four programs"
 
 # Builds the strangers' programs against the installation at $1 and runs them.
 strangers() {
@@ -29,10 +29,10 @@ strangers() {
     cmake --build "$prefix.cpp" >>"$work/log" || { cat "$work/log"; exit 1; }
   cmake -S "$repo/tests/install/from_c_alone" -B "$prefix.c" "${quiet[@]}" >"$work/log" &&
     cmake --build "$prefix.c" >>"$work/log" || { cat "$work/log"; exit 1; }
-  for program in cpp/from_c cpp/from_cpp cpp/from_docs1 cpp/from_docs3 cpp/from_docs_c1 cpp/from_docs_c2 c/from_c; do
+  for program in cpp/from_c cpp/from_cpp cpp/from_docs1 cpp/from_docs2 cpp/from_docs4 cpp/from_docs_c1 cpp/from_docs_c2 c/from_c; do
     "$prefix.$program" "$model" || fail "$program of $prefix: status $?"
   done
-  "$prefix.cpp/from_docs2" || fail "from_docs2 of $prefix: status $?"
+  "$prefix.cpp/from_docs3" || fail "from_docs3 of $prefix: status $?"
   config=$(find "$prefix" -name pith.pc)
   if [ -z "$config" ]; then
     grep -q 'PITH_CUDA:BOOL=ON' "$build/CMakeCache.txt" || fail "no pith.pc was installed"
