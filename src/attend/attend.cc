@@ -77,6 +77,8 @@ size_t attend_scratch(const AttendRoom& room, size_t workers) {
   return std::max(decode_scratch(room, workers), many ? prefill_scratch(room, workers) : 0);
 }
 
+Geometry checked_geometry(const AttendCall& call) { return check(call); }
+
 void attend(const Context& context, const AttendCall& call) {
   if (call.tokens == 0) return;
   const Geometry geometry = check(call);

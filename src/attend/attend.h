@@ -7,6 +7,7 @@
 // decodes a tile of rows to f32 once and multiplies it with many queries. Work is cut by shape
 // alone, and merged in a fixed order: results do not depend on the number of threads.
 
+#include <exception>
 #include <span>
 
 #include "kernels/rope.h"
@@ -72,5 +73,16 @@ size_t attend_scratch(const AttendRoom& room, size_t workers);
 /// Throws kInvalidArgument for shapes that do not fit. A query that sees no row gives zeros and a
 /// log_sum of -inf; with sinks its head's.
 void attend(const Context& context, const AttendCall& call);
+
+/// One of several calls: its context, whose thread pool all share.
+struct AttendWork {
+  const Context* context = nullptr;
+  const AttendCall* call = nullptr;  ///< of one token
+  std::exception_ptr failure = nullptr;
+};
+/// Calls of one token each, side by side: the parts of all of them are the tasks of one loop, so
+/// that few calls use all threads. Each has the bits that it has alone. A call that throws
+/// has the error in its work; the others are not concerned.
+void attend_together(std::span<AttendWork> works);
 
 }  // namespace pith

@@ -3,6 +3,8 @@
 // Each span is cut into at most 32 parts by its length alone; a part gives a partial softmax, and
 // the partials of a KV head are merged in the order of the rows.
 
+#include <atomic>
+#include <deque>
 #include <vector>
 
 #include "attend/parts.h"
@@ -48,17 +50,20 @@ class Decode {
   Decode(const Context& context, const AttendCall& call, const Geometry& geometry)
       : context_(context), call_(call), geo_(geometry), rows_(geometry.tokens * geometry.group) {}
 
-  void run() {
+  /// Then all parts run, in any order and on any threads; then all heads end likewise.
+  void begin() {
     plan();
     allocate();
     prepare();
-    context_.pool.parallel_for(tasks_.size(), [&](size_t i, int worker) {
-      run_part(segments_[tasks_[i].first], tasks_[i].second, worker);
-    });
-    context_.pool.parallel_for(geo_.kv_heads, [&](size_t g, int worker) {
-      merge_head(g, worker);
-      if (call_.mass_queries > 0) add_mass(g);
-    });
+  }
+  size_t parts() const { return tasks_.size(); }
+  void run_part(size_t i, int worker) {
+    run_part(segments_[tasks_[i].first], tasks_[i].second, worker);
+  }
+  size_t heads() const { return geo_.kv_heads; }
+  void end_head(size_t g, int worker) {
+    merge_head(g, worker);
+    if (call_.mass_queries > 0) add_mass(g);
   }
 
  private:
@@ -334,7 +339,69 @@ size_t decode_scratch(const AttendRoom& room, size_t workers) {
 }
 
 void attend_decode(const Context& context, const AttendCall& call, const Geometry& geometry) {
-  Decode(context, call, geometry).run();
+  Decode decode(context, call, geometry);
+  decode.begin();
+  context.pool.parallel_for(decode.parts(),
+                            [&](size_t i, int worker) { decode.run_part(i, worker); });
+  context.pool.parallel_for(decode.heads(),
+                            [&](size_t g, int worker) { decode.end_head(g, worker); });
+}
+
+namespace {
+
+/// One of several calls side by side.
+struct Together {
+  explicit Together(AttendWork& w)
+      : work(&w), geometry(checked_geometry(*w.call)), decode(*w.context, *w.call, geometry) {}
+  /// Runs f; a call that failed before, or fails now, is out.
+  template <class F>
+  void guard(const F& f) {
+    if (failed) return;
+    try {
+      f(decode);
+    } catch (...) {
+      if (!failed.exchange(true)) work->failure = std::current_exception();
+    }
+  }
+
+  AttendWork* work;
+  Geometry geometry;
+  Decode decode;
+  std::atomic<bool> failed{false};
+};
+
+/// f(call, index) for each of count(call) indices of every call, as one loop.
+template <class Count, class F>
+void for_all(ThreadPool& pool, std::deque<Together>& calls, const Count& count, const F& f) {
+  std::vector<std::pair<Together*, size_t>> tasks;
+  for (Together& c : calls)
+    for (size_t i = 0; !c.failed && i < count(c.decode); ++i) tasks.emplace_back(&c, i);
+  pool.parallel_for(tasks.size(), [&](size_t t, int worker) {
+    tasks[t].first->guard([&](Decode& d) { f(d, tasks[t].second, worker); });
+  });
+}
+
+}  // namespace
+
+void attend_together(std::span<AttendWork> works) {
+  std::deque<Together> calls;
+  for (AttendWork& w : works) {
+    try {
+      calls.emplace_back(w);
+    } catch (...) {
+      w.failure = std::current_exception();
+    }
+  }
+  if (calls.empty()) return;
+  ThreadPool& pool = calls[0].work->context->pool;
+  pool.parallel_for(calls.size(),
+                    [&](size_t i, int) { calls[i].guard([](Decode& d) { d.begin(); }); });
+  for_all(
+      pool, calls, [](const Decode& d) { return d.parts(); },
+      [](Decode& d, size_t i, int worker) { d.run_part(i, worker); });
+  for_all(
+      pool, calls, [](const Decode& d) { return d.heads(); },
+      [](Decode& d, size_t g, int worker) { d.end_head(g, worker); });
 }
 
 }  // namespace pith

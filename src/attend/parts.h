@@ -33,6 +33,7 @@ struct Geometry {
 void attend_prefill(const Context& context, const AttendCall& call, const Geometry& geometry);
 /// At most a few query rows per KV head: codes read once, bound by memory.
 void attend_decode(const Context& context, const AttendCall& call, const Geometry& geometry);
+Geometry checked_geometry(const AttendCall& call);
 /// The bytes that they take at most (attend_scratch).
 size_t prefill_scratch(const AttendRoom& room, size_t workers);
 size_t decode_scratch(const AttendRoom& room, size_t workers);

@@ -3,21 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
-#include "cache/head_group.h"
-#include "cache/stream_notes.h"
+#include "cache/kv_cache_impl.h"
 #include "pith/error.h"
-#include "probe/host_probe.h"
 
 namespace pith {
 namespace {
-
-struct Layer {
-  std::vector<HeadGroup> groups;
-  std::optional<HostProbe> probe;
-  size_t tokens = 0;
-};
 
 [[noreturn]] void refuse_head(int head, int heads) {
   throw Error(ErrorCode::kInvalidArgument,
@@ -25,55 +16,6 @@ struct Layer {
 }
 
 }  // namespace
-
-struct KvCache::Impl {
-  Impl(const Context& c, ResolvedPolicy p, const LayerRopes& r)
-      : context(c),
-        policy(std::make_shared<const ResolvedPolicy>(std::move(p))),
-        shape(policy->shape()),
-        ropes(r) {}
-  Impl(const Impl& o)
-      : context(o.context),
-        policy(o.policy),
-        shape(o.shape),
-        ropes(o.ropes),
-        layers(o.layers),
-        notes(o.notes) {}
-
-  Context context;
-  std::shared_ptr<const ResolvedPolicy> policy;
-  CacheShape shape;
-  LayerRopes ropes;
-  std::vector<Layer> layers;  // [L]
-  StreamNotes notes;
-
-  /// For what lasts a step: such memory is not under the session's own limit.
-  Context step_context() const { return {context.pool, context.memory.beside(), context.kernels}; }
-  /// Tokens that came, to each layer or to the only one.
-  size_t seen() const {
-    size_t most = 0;
-    for (const Layer& layer : layers) most = std::max(most, layer.tokens);
-    return most;
-  }
-  Layer& layer(int l) {
-    if (l < 0 || l >= shape.layers)
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("layer {} of a cache with {} layers", l, shape.layers));
-    return layers[static_cast<size_t>(l)];
-  }
-  /// The group that holds a KV head, and which of its heads that is.
-  std::pair<HeadGroup*, size_t> group_of(int l, int head);
-  /// Shows a call's queries, of `all` that come, to the selectors, and sets from how many of its
-  /// last ones they want mass. The call then names `asked` [G].
-  void begin_step(int l, AttendCall& call, size_t all, std::vector<size_t>& asked);
-  /// The queries stand behind what the layer has seen and call.before tokens more.
-  void attend(int l, AttendCall call);
-  /// The rows of each KV head: [G] lists.
-  std::vector<std::vector<Span>> spans(Layer& layer) const;
-  /// Compares the answer of a step of one token with the sampled rows.
-  void probe(int l, const AttendCall& call);
-  void append(int l, const LayerRows& rows, bool gathers = false);
-};
 
 KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& policy,
                  uint64_t seed, const LayerRopes& ropes)
@@ -86,7 +28,7 @@ KvCache::KvCache(const Context& context, ResolvedPolicy policy, const LayerRopes
   impl_->layers.resize(static_cast<size_t>(impl_->shape.layers));
   for (int l = 0; l < impl_->shape.layers; ++l) {
     if (only && l != *only) continue;
-    Layer& layer = impl_->layers[static_cast<size_t>(l)];
+    CacheLayer& layer = impl_->layers[static_cast<size_t>(l)];
     layer.groups.reserve(impl_->policy->layer(l).size());
     for (const CohortPolicy& cohort : impl_->policy->layer(l))
       layer.groups.emplace_back(context, cohort, ropes.of(l));
@@ -108,20 +50,7 @@ std::pair<HeadGroup*, size_t> KvCache::Impl::group_of(int l, int head) {
   refuse_head(head, shape.kv_heads);
 }
 
-void KvCache::Impl::begin_step(int l, AttendCall& call, size_t all, std::vector<size_t>& asked) {
-  Layer& target = layer(l);
-  const QueryBlock block{call.q, call.tokens, static_cast<size_t>(shape.query_heads),
-                         static_cast<int64_t>(target.tokens + call.before), ropes.of(l)};
-  asked.assign(static_cast<size_t>(shape.kv_heads), 0);
-  for (HeadGroup& group : target.groups) {
-    const size_t wanted = group.begin_step({block, call.before, all});
-    for (int head : group.heads()) asked[static_cast<size_t>(head)] = wanted;
-    call.mass_queries = std::max(call.mass_queries, wanted);
-  }
-  call.head_mass_queries = asked;
-}
-
-std::vector<std::vector<Span>> KvCache::Impl::spans(Layer& layer) const {
+std::vector<std::vector<Span>> KvCache::Impl::spans(CacheLayer& layer) const {
   std::vector<std::vector<Span>> lists(static_cast<size_t>(shape.kv_heads));
   for (HeadGroup& group : layer.groups)
     for (size_t h = 0; h < group.heads().size(); ++h)
@@ -130,7 +59,7 @@ std::vector<std::vector<Span>> KvCache::Impl::spans(Layer& layer) const {
 }
 
 void KvCache::Impl::probe(int l, const AttendCall& call) {
-  Layer& target = layer(l);
+  CacheLayer& target = layer(l);
   const auto lists = spans(target);
   target.probe->measure({.q = call.q,
                          .k = call.k,
@@ -140,71 +69,13 @@ void KvCache::Impl::probe(int l, const AttendCall& call) {
                          .rope = ropes.of(l)});
 }
 
-void KvCache::Impl::attend(int l, AttendCall call) {
-  Layer& target = layer(l);
-  const auto kv_heads = static_cast<size_t>(shape.kv_heads);
-  const auto lists = spans(target);
-  const std::vector<std::span<const Span>> seen(lists.begin(), lists.end());
-  call.shape = {static_cast<size_t>(shape.query_heads),
-                kv_heads,
-                static_cast<size_t>(shape.head_dim),
-                0,
-                {shape.soft_cap, shape.sinks_of(l)}};
-  call.first_position = static_cast<int64_t>(target.tokens + call.before);
-  if (!shape.sliding_window.empty())
-    call.sliding_window = shape.sliding_window[static_cast<size_t>(l)];
-  call.spans = seen;
-  call.rope = ropes.of(l);
-  const Context step = step_context();
-  Array<float> scaled(step.memory, MemoryKind::kScratch);  // [T, H, D]
-  for (const HeadGroup& group : target.groups) {
-    if (!group.scales_queries(call.before, call.tokens)) continue;
-    if (scaled.empty()) {
-      scaled.resize(call.tokens * call.shape.query_heads * call.shape.head_dim);
-      std::copy_n(call.q, scaled.size(), scaled.data());
-      call.q = scaled.data();
-    }
-    group.scale_queries(scaled.data(), call);
-  }
-  pith::attend(step, call);
-}
-
 void KvCache::Impl::append(int l, const LayerRows& rows, bool gathers) {
-  Layer& target = layer(l);
+  CacheLayer& target = layer(l);
   Staging staging(context.memory.beside());
   for (HeadGroup& group : target.groups)
     group.append(rows, static_cast<size_t>(shape.kv_heads), staging, gathers);
   if (target.probe) target.probe->append(rows.k, rows.v, rows.tokens);
   target.tokens += rows.tokens;
-}
-
-void KvCache::step(int l, float* out, const float* q, const float* k, const float* v,
-                   size_t tokens) {
-  check_chunk(prompt(), tokens);
-  AttendCall call;
-  call.q = q;
-  call.k = k;
-  call.v = v;
-  call.tokens = tokens;
-  call.out = out;
-  std::vector<size_t> asked;
-  impl_->begin_step(l, call, tokens, asked);
-  Array<float> unwanted(impl_->step_context().memory, MemoryKind::kScratch);  // [T, H, D]
-  if (out == nullptr) {
-    if (call.mass_queries == 0) return impl_->append(l, {k, v, nullptr, tokens});
-    unwanted.resize(tokens * static_cast<size_t>(impl_->shape.query_heads * impl_->shape.head_dim));
-    call.out = unwanted.data();
-  }
-  Array<float> mass(impl_->step_context().memory, MemoryKind::kScratch);  // [G, T]
-  if (call.mass_queries > 0) {
-    mass.resize(static_cast<size_t>(impl_->shape.kv_heads) * tokens);
-    std::fill(mass.begin(), mass.end(), 0.0f);
-    call.chunk_mass = mass.data();
-  }
-  impl_->attend(l, call);
-  Layer& layer = impl_->layer(l);
-  if (layer.probe && out != nullptr && tokens == 1 && layer.probe->due()) impl_->probe(l, call);
-  impl_->append(l, {k, v, call.chunk_mass, tokens});
 }
 
 void KvCache::read(int l, float* out, const PromptBlock& block) {
@@ -257,14 +128,14 @@ void KvCache::protect(std::span<const TokenRange> ranges) {
   ProtectedRows all = impl_->notes.protected_rows;
   all.add(ranges, static_cast<int64_t>(impl_->seen()), static_cast<int64_t>(impl_->shape.context));
   impl_->notes.protected_rows = std::move(all);
-  for (Layer& layer : impl_->layers)
+  for (CacheLayer& layer : impl_->layers)
     for (HeadGroup& group : layer.groups) group.protect(impl_->notes.protected_rows);
 }
 
 void KvCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed) {
   check_error_probe(options);
   if (impl_->shape.varies()) refuse_variant();
-  for (const Layer& layer : impl_->layers)
+  for (const CacheLayer& layer : impl_->layers)
     for (const HeadGroup& group : layer.groups)
       if (group.cache_positions()) refuse_cache_positions();
   const CacheShape& s = impl_->shape;
@@ -282,14 +153,14 @@ void KvCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed)
 
 std::vector<AttentionError> KvCache::attention_errors() const {
   std::vector<AttentionError> errors;
-  for (const Layer& layer : impl_->layers)
+  for (const CacheLayer& layer : impl_->layers)
     if (layer.probe) errors.push_back(layer.probe->result());
   return errors;
 }
 
 void KvCache::end_prefill() {
   impl_->notes.end_prompt(impl_->seen());
-  for (Layer& layer : impl_->layers)
+  for (CacheLayer& layer : impl_->layers)
     for (HeadGroup& group : layer.groups) group.end_prefill();
 }
 
@@ -301,7 +172,7 @@ void KvCache::archive(Archive& a) {
   uint64_t tokens = impl_->seen();
   impl_->notes.archive(a, tokens, impl_->shape.context,
                        [&](std::span<const TokenRange> ranges) { protect(ranges); });
-  for (Layer& layer : impl_->layers) {
+  for (CacheLayer& layer : impl_->layers) {
     if (layer.groups.empty()) continue;  // of a cache of one layer, another
     a.need(a.loads() || layer.tokens == tokens, "layers that saw different tokens");
     if (a.loads()) layer.tokens = tokens;
@@ -309,7 +180,7 @@ void KvCache::archive(Archive& a) {
 }
 
 void KvCache::archive_layer(int l, Archive& a) {
-  Layer& layer = impl_->layer(l);
+  CacheLayer& layer = impl_->layer(l);
   for (HeadGroup& group : layer.groups) {
     a.at(fmt::format("layer {}, KV heads from {}", l, group.heads()[0]));
     group.archive(a, layer.tokens, impl_->notes);
@@ -337,7 +208,7 @@ std::vector<double> KvCache::scores(int layer, int head) const {
 
 Ledger KvCache::ledger() const {
   Ledger ledger;
-  for (const Layer& layer : impl_->layers)
+  for (const CacheLayer& layer : impl_->layers)
     for (const HeadGroup& group : layer.groups) group.add_to(ledger);
   return ledger;
 }
@@ -363,7 +234,7 @@ PassRoom KvCache::room(size_t tokens, size_t at_once, bool as_prompt) const {
   PassRoom most;
   size_t passing = 0;
   for (int l = 0; l < impl_->shape.layers; ++l) {
-    const Layer& layer = impl_->layers[static_cast<size_t>(l)];
+    const CacheLayer& layer = impl_->layers[static_cast<size_t>(l)];
     if (layer.groups.empty()) continue;  // of a cache of one layer, another
     LayerRoom room(*impl_->policy, pass, static_cast<size_t>(impl_->context.pool.size()));
     const auto cohorts = impl_->policy->layer(l);

@@ -2,6 +2,7 @@
 // The compressed cache of one sequence: for each layer and KV head sink | body | window, filled and
 // read through one policy.
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,6 +57,17 @@ class KvCache {
   /// [T, H, D]. Each layer must be given each token once, in order. `out` may be null: then nothing
   /// is attended to unless a selector asks for attention mass.
   void step(int layer, float* out, const float* q, const float* k, const float* v, size_t tokens);
+  /// One token of each of several caches under one thread pool, side by side: as many threads
+  /// attend as there are parts of all of them. Each has the bits of a step alone; what it throws is
+  /// its own.
+  struct Token {
+    KvCache* cache = nullptr;
+    float* out = nullptr;                    // [H, D]
+    const float* q = nullptr;                // [H, D]
+    const float *k = nullptr, *v = nullptr;  // [G, D]
+    std::exception_ptr failure = nullptr;
+  };
+  static void step_together(int layer, std::span<Token> tokens);
   /// The same in parts, for policies that read prompts exactly: queries attend to what is stored
   /// and, causally, to the prompt's rows as they are. Blocks of a layer come one after another;
   /// then the layer's rows are appended, and only then the next layer is read.

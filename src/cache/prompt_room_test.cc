@@ -28,7 +28,8 @@ std::unique_ptr<test::Counted> made(const std::string& form, const Shape& shape)
   }
 }
 
-/// What a session's prompt takes: its rows and mass, read in blocks, a layer after the other.
+/// Takes the memory of a session's prompt, its rows and mass, and reads it in blocks, a layer after
+/// the other.
 void read_prompt(test::Counted& c, const Shape& shape, const Rows& rows, size_t at, size_t tokens,
                  size_t most, bool ends) {
   Array<float> k(c.whole, MemoryKind::kScratch), v(c.whole, MemoryKind::kScratch);

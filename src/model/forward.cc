@@ -310,13 +310,18 @@ void Forward::step_caches(std::span<Sequence> sequences, int layer) {
       s.failure = std::current_exception();
     }
   };
-  // A step alone spreads its heads and rows over all threads; one of many runs on its own thread.
-  // Which it is changes no bits. Few sessions on many cores would leave cores idle.
+  // Each session on a thread of its own meets nobody; fewer sessions than threads share their KV
+  // heads and parts of these among all. Neither changes a bit.
   const auto threads = static_cast<size_t>(context_.pool.size());
-  if (2 * sequences.size() > threads)
-    context_.pool.parallel_for(sequences.size(), [&](size_t i, int) { step(i); });
-  else
-    for (size_t i = 0; i < sequences.size(); ++i) step(i);
+  if (!many_) return step(0);
+  if (sequences.size() >= threads)
+    return context_.pool.parallel_for(sequences.size(), [&](size_t i, int) { step(i); });
+  std::vector<KvCache::Token> tokens;
+  for (size_t i = 0; i < sequences.size(); ++i)
+    tokens.push_back({sequences[i].cache, attended_.data() + i * q_width, q_.data() + i * q_width,
+                      k_.data() + i * kv_width, v_.data() + i * kv_width, sequences[i].failure});
+  KvCache::step_together(layer, tokens);
+  for (size_t i = 0; i < sequences.size(); ++i) sequences[i].failure = tokens[i].failure;
 }
 
 void Forward::mlp(int layer) {

@@ -125,6 +125,7 @@ class Gate {
   void close(size_t threads) {
     const std::lock_guard guard(lock_);
     wanted_ = threads;
+    inside_.clear();
     closed_ = true;
   }
   void pass() {
@@ -147,9 +148,9 @@ class Gate {
   bool closed_ = false, all_came_ = false;
 };
 
-// Codecs decode rows in the tasks of attention: in a step of two sessions four threads are in them
-// at once, two per KV head, who each have a part of the rows.
-TEST(ManySessions, TwoAttendOnAllThreadsOfARuntime) {
+// Codecs decode rows in the tasks of attention: in a step of a few sessions all threads are in them
+// at once. Each session has two KV heads, whose rows are two parts.
+TEST(ManySessions, FewAttendOnAllThreadsOfARuntime) {
   static Gate gate;
   OwnCodec codec{.name = "gated"};
   codec.row_bytes = [](size_t dim) { return dim * sizeof(float); };
@@ -161,20 +162,24 @@ TEST(ManySessions, TwoAttendOnAllThreadsOfARuntime) {
     std::memcpy(x, codes, rows.rows * rows.row_bytes);
   };
   add_codec(codec);
-  EngineOptions o;
-  o.threads = 4;
-  const auto engine = std::make_shared<Engine>(demo(), o);
-  std::vector<Session> sessions;
   const Ids prompt = some_ids(1300, 1);  // a part of rows has 1024
-  sessions.emplace_back(engine, with_policy("exact+gated,sink=4,window=32", 1400));
-  sessions[0].append(prompt);
-  sessions.push_back(sessions[0].fork());
-  const int32_t token = 5;
-  gate.close(static_cast<size_t>(o.threads));
-  std::vector<Work> works = {{&sessions[0], {&token, 1}}, {&sessions[1], {&token, 1}}};
-  engine->step(works);
-  for (const Work& w : works) EXPECT_FALSE(w.failure) << w.failure->what();
-  EXPECT_TRUE(gate.all_came());
+  for (const auto& [count, threads] : {std::pair{2, 4}, std::pair{2, 8}, std::pair{3, 5}}) {
+    SCOPED_TRACE(std::to_string(count) + " on " + std::to_string(threads));
+    EngineOptions o;
+    o.threads = threads;
+    const auto engine = std::make_shared<Engine>(demo(), o);
+    std::vector<Session> sessions;
+    sessions.emplace_back(engine, with_policy("exact+gated,sink=4,window=32", 1400));
+    sessions[0].append(prompt);
+    for (int i = 1; i < count; ++i) sessions.push_back(sessions[0].fork());
+    const int32_t token = 5;
+    gate.close(static_cast<size_t>(threads));
+    std::vector<Work> works;
+    for (Session& s : sessions) works.push_back({&s, {&token, 1}});
+    engine->step(works);
+    for (const Work& w : works) EXPECT_FALSE(w.failure) << w.failure->what();
+    EXPECT_TRUE(gate.all_came());
+  }
 }
 
 }  // namespace
