@@ -390,6 +390,10 @@ static int policies(const pith_model* model) {
   for (size_t m = 0; m < pith_method_count(); ++m) {
     CHECK(pith_method_get(m, &method, &error) == PITH_OK && strlen(method.summary) > 0);
     selectors += method.is_selector;
+    CHECK((strlen(method.needs) > 0) == (method.is_selector != 0));
+    CHECK((strlen(method.offers) > 0) == (method.block_rows > 0) &&
+          (method.block_rows > 0) == !method.is_selector);
+    if (strcmp(method.name, "kivi") == 0) CHECK(method.shares && method.block_rows == 32);
     if (strcmp(method.name, "keydiff") != 0) continue;
     pith_parameter parameter = {.size = sizeof(parameter)};
     CHECK(strcmp(method.size_parameter, "budget") == 0);

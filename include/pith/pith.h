@@ -310,8 +310,7 @@ typedef struct pith_work {
 
 /* Runs the works of one token in one pass, which reads the weights once; prompts follow. The other
  * works do not change a session's bits. A failure is in its work's status and changes no other. The
- * step's own status is of works that are invalid together; then nothing has run. All have one size.
- */
+ * step's own status is of works that are invalid together; then nothing has run. One size for all. */
 pith_status pith_engine_step(const pith_engine* engine, pith_work* works, size_t count,
                              pith_error* error);
 
@@ -376,7 +375,9 @@ typedef struct pith_method { /* a selector or codec; texts live as long as the l
   const char* size_parameter; /* the parameter of a selector that a budget sets; "" if none */
   size_t parameters;          /* how many */
   int32_t is_selector, on_gpu;
-  int32_t needs_mass, needs_queries, needs_rope, weighted, ragged; /* selectors: MethodInfo's */
+  int32_t needs_mass, needs_queries, needs_rope, weighted, ragged, shares, keys_before_rope;
+  size_t block_rows, learns_rows; /* these and the line above: MethodInfo's */
+  const char *needs, *offers;     /* in words; "" for the other kind */
 } pith_method;
 
 typedef struct pith_parameter {
@@ -390,8 +391,7 @@ pith_status pith_method_get(size_t index, pith_method* method, pith_error* error
 pith_status pith_method_parameter(size_t method, size_t index, pith_parameter* parameter,
                                   pith_error* error);
 
-/* Upper bound of a session's ledger after `tokens` tokens on a device (pith_device), without
- * scratch. Nothing is allocated. */
+/* Upper bound of a session's ledger after `tokens` tokens, without scratch. Allocates nothing. */
 pith_status pith_estimate(const pith_model* model, const pith_session_options* options,
                           int32_t device, size_t tokens, pith_ledger* ledger, pith_error* error);
 

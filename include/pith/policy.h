@@ -98,6 +98,13 @@ struct MethodInfo {
   bool weighted = false;       ///< a row may stand for several
   bool ragged = false;         ///< heads may hold different numbers of rows
   bool on_gpu = false;         ///< available with Device::kCuda, in builds with CUDA
+  /// Codecs with default parameters: what their rows are like, for selectors that evict them.
+  size_t block_rows = 0;          ///< rows that are coded together; 1: each alone; 0: a selector
+  size_t learns_rows = 0;         ///< first rows of a stream that tables are made of; 0: no tables
+  bool shares = false;            ///< rows of a block share numbers: a scale, a centre
+  bool keys_before_rope = false;  ///< keys are rotated when they are read: it needs the RoPE
+  /// In words: all that a selector needs of codecs and devices, or a codec offers.
+  std::string needs = {}, offers = {};
 };
 
 /// Every selector and codec of this build, selectors first.

@@ -112,7 +112,17 @@ void bind_policy(nb::module_& m) {
       .def_ro("needs_queries", &MethodInfo::needs_queries)
       .def_ro("weighted", &MethodInfo::weighted)
       .def_ro("ragged", &MethodInfo::ragged)
+      .def_ro("needs_rope", &MethodInfo::needs_rope)
       .def_ro("on_gpu", &MethodInfo::on_gpu)
+      .def_ro("block_rows", &MethodInfo::block_rows,
+              "Codecs: rows that are coded together; 1: each alone; 0: a selector.")
+      .def_ro("learns_rows", &MethodInfo::learns_rows,
+              "Codecs: first rows of a stream that tables are made of.")
+      .def_ro("shares", &MethodInfo::shares, "Codecs: rows of a block share numbers.")
+      .def_ro("keys_before_rope", &MethodInfo::keys_before_rope,
+              "Codecs: keys are rotated when they are read.")
+      .def_ro("needs", &MethodInfo::needs, "Selectors: all of their needs, in words.")
+      .def_ro("offers", &MethodInfo::offers, "Codecs: their offers, in words.")
       .def("__repr__", [](const MethodInfo& i) { return i.name + ": " + i.summary; });
   m.def("methods", &methods, "Every selector and codec of this build, selectors first.");
 }

@@ -72,7 +72,13 @@ pith_status pith_method_get(size_t index, pith_method* method, pith_error* error
            .needs_queries = m.needs_queries,
            .needs_rope = m.needs_rope,
            .weighted = m.weighted,
-           .ragged = m.ragged},
+           .ragged = m.ragged,
+           .shares = m.shares,
+           .keys_before_rope = m.keys_before_rope,
+           .block_rows = m.block_rows,
+           .learns_rows = m.learns_rows,
+           .needs = m.needs.c_str(),
+           .offers = m.offers.c_str()},
           "the place for the method");
   });
 }

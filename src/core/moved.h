@@ -14,7 +14,7 @@ namespace pith {
               std::string(what) + " that was moved from; use the one that it was moved to");
 }
 
-/// What is inside. Throws for one that was moved from.
+/// The object's inside. Throws for one that was moved from.
 template <class T>
 T& there(const std::unique_ptr<T>& state, const char* what) {
   if (state) return *state;

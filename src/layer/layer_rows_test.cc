@@ -122,5 +122,33 @@ TEST(MethodInfo, SaysWhetherRowsHaveWeightsAndScores) {
   }
 }
 
+// methods() and the rows of each codec agree.
+TEST(MethodInfo, SaysWhatCodecsOffer) {
+  const Shape shape;
+  const Rows rows(shape, kTokens, 23);
+  size_t codecs = 0, shared = 0, unturned = 0;
+  for (const MethodInfo& info : methods()) {
+    EXPECT_EQ(info.is_selector, info.offers.empty()) << info.name;
+    EXPECT_EQ(info.is_selector, !info.needs.empty()) << info.name;
+    EXPECT_EQ(info.is_selector, info.block_rows == 0) << info.name;
+    if (info.is_selector) continue;
+    ++codecs, shared += info.shares, unturned += info.keys_before_rope;
+    EXPECT_EQ(info.needs_rope, info.keys_before_rope) << info.name;
+    EXPECT_TRUE(!info.shares || info.block_rows > 1) << info.name << ": with whom?";
+    const std::string policy = "exact+" + info.name;
+    LayerCacheOptions o = options_of(shape, policy);
+    o.rope_theta = 0;
+    const auto runtime = std::make_shared<Runtime>();
+    const auto without = [&] { LayerCache(runtime, o); };
+    if (info.needs_rope)
+      refused(ErrorCode::kUnsupported, "RoPE", without);
+    else
+      EXPECT_NO_THROW(without()) << info.name;
+  }
+  EXPECT_GT(codecs, 10u);
+  EXPECT_GT(shared, 2u);
+  EXPECT_GT(unturned, 0u);
+}
+
 }  // namespace
 }  // namespace pith

@@ -69,6 +69,30 @@ void add_needs(MethodInfo& info) {
   info.needs_rope = needs.rope || needs.cache_positions;
   info.weighted = needs.weighs || needs.row_weights || needs.halves > 0 || needs.roles;
   info.ragged = needs.shared || needs.body == Needs::Body::kDrawn;
+  info.needs = needs.text();
+}
+
+/// With default parameters under `exact`; what its half on the GPU says of rows is true of both.
+void add_offers(MethodInfo& info) {
+  const CodecRow& row = codec_row(info.name);
+  const CacheShape shape{1, 1, 1, 64, {}, 4000};
+  const CohortPolicy placed =
+      place_rule(pair_rule(selector_row("exact"), row, 1000), {shape, 0, {0}, 0, Device::kCpu});
+  Offers offers = placed.keys.offers;
+  offers.codec = info.name;
+  if (row.on_gpu) {
+    const Offers gpu = row.on_gpu(row.read({info.name, {}}), {Side::kKeys, 64});
+    offers.shares = gpu.shares;
+    offers.learns = gpu.learns;
+    offers.aged = gpu.aged;
+  }
+  if (!offers.coded) offers.block = 1;
+  info.block_rows = offers.block;
+  info.learns_rows = offers.learns;
+  info.shares = offers.shares;
+  info.keys_before_rope = offers.before_rope;
+  info.needs_rope = offers.before_rope;
+  info.offers = offers.text();
 }
 
 }  // namespace
@@ -112,8 +136,12 @@ std::vector<MethodInfo> methods() {
   for (const CodecRow& r : codecs()) {
     all.push_back(r.info);
     all.back().on_gpu = r.on_gpu || (r.dense && *r.dense != DType::kF32);
+    add_offers(all.back());
   }
-  for (const CodecRow* r : added_codecs()) all.push_back(r->info);
+  for (const CodecRow* r : added_codecs()) {
+    all.push_back(r->info);
+    add_offers(all.back());
+  }
   return all;
 }
 

@@ -103,7 +103,7 @@ struct Session::State {
   void fail(const std::exception_ptr& why);
 };
 
-/// What is inside a session.
+/// A session's inside.
 template <class T>
 T& there(const std::unique_ptr<T>& state) {
   return there(state, "a session");

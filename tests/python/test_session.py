@@ -122,3 +122,9 @@ def test_values():
     assert pickle.loads(pickle.dumps(policy)) == policy
     names = [method.name for method in pith.methods()]
     assert "snapkv" in names and "int4" in names
+    for method in pith.methods():
+        assert bool(method.needs) == method.is_selector and bool(method.offers) != method.is_selector
+        assert (method.block_rows > 0) != method.is_selector
+    snapkv, kivi = (next(m for m in pith.methods() if m.name == name) for name in ("snapkv", "kivi"))
+    assert snapkv.needs_mass and "attention mass" in snapkv.needs
+    assert kivi.shares and kivi.block_rows == 32 and not kivi.needs_rope
