@@ -28,9 +28,14 @@ class Tuner {
     for (const std::string& form : o.forms.empty() ? TuneOptions::standard_forms() : o.forms) {
       const Policy policy = one_rule(form);
       try {
-        StandaloneOptions session = o.session;
-        session.policy = policy, session.context = measure_.window();
-        bits.push_back(estimate_ledger(model->config(), session, session.context).effective_bits());
+        const auto bits_of = [&](size_t context) {
+          StandaloneOptions session = o.session;
+          session.policy = policy, session.context = context;
+          return estimate_ledger(model->config(), session, context).effective_bits();
+        };
+        // Shares of a sample may be too few rows for what shares of the text are enough for.
+        if (o.samples > 0 && !o.tasks.empty()) bits_of(o.length);
+        bits.push_back(bits_of(measure_.window()));
       } catch (const Error& e) {
         // Of the standard ones those that this model or device cannot have are not there.
         if (!o.forms.empty() || e.code() != ErrorCode::kUnsupported) throw;
