@@ -193,6 +193,16 @@ class Pair {
   Ledger cpu_ledger() const { return cpu_.ledger(); }
   Ledger gpu_ledger() const { return gpu_->ledger(); }
   size_t counted() const { return device_.total(); }
+  /// The most bytes that it says there will be with tokens to come, its scratch memory's too.
+  size_t room(const ComingTokens& coming) const {
+    return gpu_->room(coming) + gpu_->space().more_for(gpu_->space_asked(coming, 1));
+  }
+  /// The most there were since the last time that it was asked for.
+  size_t peak() {
+    const size_t most = device_.peak();
+    device_.reset_peak();
+    return most;
+  }
   /// The most that the GPU's cache was said to take by now.
   size_t estimated() const {
     const ResolvedPolicy policy(Policy::parse(policy_), shape_of(static_cast<int>(dim_), sliding_),
@@ -358,16 +368,16 @@ class Pair {
     return got;
   }
   std::vector<float> step_chunk(DeviceCache& cache, int l, const Numbers& x, size_t tokens) {
-    const auto q = to_device(device_, x.q);
-    DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
+    const auto q = to_device(inputs_, x.q);
+    DeviceArray<float> out(inputs_, MemoryKind::kScratch, x.q.size(), stream_);
     write_rows(cache.begin_chunk(l, tokens), x, tokens);
     cache.attend_chunk(l, out.data(), DType::kF32, q.data(), tokens);
     cache.end_chunk(l, tokens);
     return on_host(out);
   }
   std::vector<float> step_token(DeviceCache& cache, int l, const Numbers& x) {
-    const auto q = to_device(device_, x.q);
-    DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
+    const auto q = to_device(inputs_, x.q);
+    DeviceArray<float> out(inputs_, MemoryKind::kScratch, x.q.size(), stream_);
     write_rows(cache.token_target(l), x, 1);
     cache.attend_token(l, cache.token_place(l, out.data(), q.data()), *scratch_);
     if (cache.comparing()) cache.compare_token(l, out.data(), q.data());
@@ -398,7 +408,7 @@ class Pair {
   DType dtype_;
   std::vector<int64_t> sliding_;  // [L]
   ThreadPool pool_{1};
-  MemoryCounter host_, device_;
+  MemoryCounter host_, device_, inputs_;
   Context context_{pool_, host_, kernels_for()};
   Rope rope_;
   std::string policy_;

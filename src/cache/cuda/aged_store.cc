@@ -36,6 +36,18 @@ void AgedStore::append(RowTarget from, size_t rows) {
   }
 }
 
+StoreRoom AgedStore::room(const ComingRows& coming) const {
+  const AgedCodec& aged = *codec_->aged();
+  const size_t at_once = std::min(coming.at_once, kMostRows);
+  const size_t most = std::max(young_.rows(), aged.rows + aged.step) + at_once;
+  const size_t ages = std::min(most, young_.rows() + coming.rows);
+  StoreRoom room = young_.room({coming.rows, at_once, std::min(coming.most, most)});
+  const size_t of_young = room.passing;
+  room += old_.room({coming.rows, ages, coming.most});
+  room.passing = std::max(of_young, room.passing + 4 * site_.heads * ages * site_.dim);
+  return room;
+}
+
 void AgedStore::age(size_t rows) {
   DeviceBuffer room(*site_.memory, MemoryKind::kScratch);
   room.allocate(4 * site_.heads * rows * site_.dim, site_.stream);

@@ -17,6 +17,7 @@ class AgedStore final : public BodyStore {
   std::string kind() const override { return "aged " + codec_->name(); }
   size_t rows() const override { return old_.rows() + young_.rows() + announced_; }
   void announce(size_t rows) override { announced_ += rows; }
+  StoreRoom room(const ComingRows& coming) const override;
   void hide_first(size_t count) override;
   void take(std::span<const BodyMove> moves) const override;
   size_t spans() const override { return old_.spans() + young_.spans(); }

@@ -7,6 +7,24 @@
 
 namespace pith::cuda {
 
+template <class F>
+void SpaceAsked::each(const F& f) {
+  using S = SpaceAsked;
+  for (size_t S::*what : {&S::staging, &S::positions, &S::pieces, &S::apart, &S::unpacked,
+                          &S::queries, &S::partials, &S::select, &S::sums, &S::logits, &S::layers})
+    f(what);
+}
+
+void SpaceAsked::join(const SpaceAsked& o) {
+  each([&](auto what) { this->*what = std::max(this->*what, o.*what); });
+}
+
+bool SpaceAsked::covers(const SpaceAsked& o) const {
+  bool all = true;
+  each([&](auto what) { all = all && this->*what >= o.*what; });
+  return all;
+}
+
 ChunkSpace::ChunkSpace(const LayerSite& site)
     : site_(site),
       piece_(*site.memory, MemoryKind::kScratch),
@@ -27,6 +45,29 @@ void ChunkSpace::set_layers_together(size_t layers) {
     keys_.emplace_back(*site_.memory, MemoryKind::kScratch);
     kept_.emplace_back(*site_.memory, MemoryKind::kScratch);
   }
+}
+
+// Memory is given back before more of it is asked for.
+size_t ChunkSpace::more_for(const SpaceAsked& asked) const {
+  const auto beyond = [](size_t held, size_t bytes) { return std::max(held, bytes) - held; };
+  const auto each = [&](const auto& buffers, size_t unit, size_t bytes) {
+    size_t more = 0;
+    for (size_t i = 0; i < std::min(buffers.size(), std::max<size_t>(asked.layers, 1)); ++i)
+      more += beyond(buffers[i].size() * unit, bytes);
+    return more;
+  };
+  constexpr size_t kNumber = sizeof(float);
+  const size_t query = site_.query_heads * site_.dim;  // numbers
+  return each(staging_, 1, 4 * site_.heads * asked.staging * site_.dim) +
+         each(positions_, kNumber, asked.positions * kNumber) +
+         2 * each(keys_, kNumber, site_.heads * asked.select * kNumber) +
+         beyond(piece_.size(), asked.pieces) + beyond(apart_.size(), asked.apart) +
+         beyond(unpacked_.size(), asked.unpacked) +
+         beyond(queries_.size(), 2 * asked.queries * query) +
+         beyond(out_.size() * kNumber, asked.partials * query * kNumber) +
+         beyond(log_sum_.size() * kNumber, asked.partials * site_.query_heads * kNumber) +
+         beyond(sums_.size() * kNumber, asked.sums * kNumber) +
+         beyond(logits_.size() * kNumber, asked.logits * kNumber);
 }
 
 void ChunkSpace::clear() {
@@ -74,9 +115,13 @@ std::byte* ChunkSpace::apart(size_t bytes) {
   return static_cast<std::byte*>(apart_.data());
 }
 
-RowTarget ChunkSpace::unpacked(size_t rows) {
+size_t ChunkSpace::unpacked_bytes(size_t rows) const {
   const size_t blocks = (rows + kBlockRows - 1) / kBlockRows;
-  const size_t bytes = 4 * site_.heads * blocks * kBlockRows * site_.dim;
+  return 4 * site_.heads * blocks * kBlockRows * site_.dim;
+}
+
+RowTarget ChunkSpace::unpacked(size_t rows) {
+  const size_t bytes = unpacked_bytes(rows);
   if (unpacked_.size() < bytes) unpacked_.allocate(bytes, site_.stream);
   return target_of(unpacked_, site_);
 }
@@ -93,7 +138,7 @@ size_t ChunkSpace::layers_at_once(size_t heads, size_t rows) const {
 }
 
 ChunkSpace::ManyLayers ChunkSpace::select_many(size_t heads, size_t rows) {
-  const size_t bytes = 2 * heads * rows * site_.dim, sums = heads * kSelectSums * site_.dim;
+  const size_t bytes = 2 * heads * rows * site_.dim, sums = select_sums(heads, site_.dim);
   if (sums_.size() < sums) sums_.allocate(sums, site_.stream);
   SelectSpace scratch = select((heads * rows + site_.heads - 1) / site_.heads);
   scratch.stride = rows;
@@ -123,7 +168,7 @@ SelectSpace ChunkSpace::select(size_t rows, bool logits) {
     keys.allocate(site_.heads * rows, site_.stream);
     kept.allocate(site_.heads * rows, site_.stream);
   }
-  if (sums_.size() == 0) sums_.allocate(site_.heads * kSelectSums * site_.dim, site_.stream);
+  if (sums_.size() == 0) sums_.allocate(select_sums(site_.heads, site_.dim), site_.stream);
   const size_t numbers = logits ? site_.query_heads * rows : 0;
   if (logits_.size() < numbers) logits_.allocate(numbers, site_.stream);
   return {keys.data(), kept.data(), sums_.data(), logits ? logits_.data() : nullptr, rows};

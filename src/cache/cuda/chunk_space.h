@@ -10,6 +10,32 @@
 
 namespace pith::cuda {
 
+/// Tokens that come to a cache.
+struct ComingTokens {
+  size_t tokens = 0;
+  size_t at_once = 0;   ///< the most of them in a pass
+  bool prompt = false;  ///< they may be one, of all of them
+};
+
+/// The most that a pass asks of it, in its functions' units.
+struct SpaceAsked {
+  size_t staging = 0, positions = 0;  // rows; numbers
+  size_t pieces = 0;                  // bytes, of piece() and many()
+  size_t apart = 0, unpacked = 0;     // bytes
+  size_t queries = 0, partials = 0;   // tokens
+  size_t select = 0;                  // rows
+  size_t sums = 0, logits = 0;        // numbers
+  size_t layers = 0;                  // that wait for being taken together
+
+  /// Whatever is asked of either.
+  void join(const SpaceAsked& o);
+  bool covers(const SpaceAsked& o) const;
+
+ private:
+  template <class F>
+  static void each(const F& f);
+};
+
 /// Memory that layers use in turn: while a chunk goes through them exact rows of the chunk and of
 /// the window before it, body rows unpacked a piece at a time, and partial results; while rows are
 /// selected what that needs.
@@ -18,6 +44,13 @@ class ChunkSpace {
   explicit ChunkSpace(const LayerSite& site);
 
   static constexpr size_t kPieceRows = 8192;
+
+  /// Bytes beyond what is held, if all of that were asked for.
+  size_t more_for(const SpaceAsked& asked) const;
+  size_t piece_bytes() const;
+  /// Of room for `rows` rows of all KV heads, whole blocks of them.
+  size_t unpacked_bytes(size_t rows) const;
+  static size_t select_sums(size_t heads, size_t dim) { return heads * kSelectSums * dim; }
 
   /// Gives all memory back: a long prompt's was more than chunks need.
   void clear();
@@ -60,7 +93,6 @@ class ChunkSpace {
   SelectSpace select(size_t rows, bool logits = false);
 
  private:
-  size_t piece_bytes() const;
   static RowTarget target_of(const DeviceBuffer& buffer, const LayerSite& site);
 
   LayerSite site_;

@@ -36,6 +36,14 @@ class DeviceCache {
   const std::vector<std::shared_ptr<const RopeTable>>& ropes() const { return ropes_; }
   size_t rope_of(int layer) const { return layer_ropes_.index(layer); }
 
+  /// The most memory of its own that it has while tokens come; and the scratch memory that these
+  /// ask for, in a pass of `caches` of the engine at most.
+  size_t room(const ComingTokens& coming) const;
+  SpaceAsked space_asked(const ComingTokens& coming, size_t caches) const;
+  const ChunkSpace& space() const { return space_; }
+  /// How the policy reads prompts.
+  PromptReading prompt() const { return policy_->prompt(); }
+
   /// One token. begin_token makes room and writes what the step's kernels read on the host's side:
   /// the uploads of the step before must be over. Then the stream gets token_uploads' work and
   /// attend_token's of each layer, always the same, so that a graph of it can be replayed.
@@ -145,6 +153,7 @@ class DeviceCache {
   bool slides(int layer) const {
     return !shape_.sliding_window.empty() && shape_.sliding_window[static_cast<size_t>(layer)] > 0;
   }
+  ComingTokens together(const ComingTokens& coming) const;
   int end_layer() const { return first_layer_ + static_cast<int>(layers_.size()); }
   void make_step_memory();
   int count_blocks() const;

@@ -22,8 +22,10 @@ class HeadQueries {
 
   /// Whether the chooser keeps numbers of queries.
   bool kept() const { return state_.capacity() > 0; }
+  /// Whether they attend times a factor.
+  bool scales() const { return chooser_->scales_queries(); }
   /// Whether anything here is of these heads' queries alone.
-  bool own() const { return kept() || chooser_->scales_queries(); }
+  bool own() const { return kept() || scales(); }
   /// Of the next `tokens` queries, behind `seen`.
   QueryNote note(size_t seen, size_t tokens) const;
   /// As a selection reads them, after `tokens`.

@@ -10,8 +10,6 @@
 namespace pith::cuda {
 namespace {
 
-constexpr ptrdiff_t kMostApart = 64;  // places whose codes are in scratch memory at once
-
 template <class Work>
 void come(std::vector<Work>& from, std::vector<Work>& to) {
   to.insert(to.end(), from.begin(), from.end());
@@ -86,7 +84,7 @@ void LateCodes::run(ChunkSpace& space, cudaStream_t stream) {
   for (auto first = works.begin(), end = first; first != works.end(); first = end) {
     const auto is_other = [&](const CodeWork& work) { return less(*first, work); };
     end = std::find_if(first, works.end(), is_other);
-    if (first->move) end = std::min(end, first + kMostApart);
+    if (first->move) end = std::min(end, first + ptrdiff_t{kMostCodesApart});
     const auto places = static_cast<size_t>(end - first);
     const CodeRoom::Shape shape = room_of(*first);
     const CodeRoom room(first->move ? space.codes(CodeRoom::bytes(shape, places)) : nullptr, shape,

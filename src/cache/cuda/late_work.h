@@ -11,6 +11,8 @@
 
 namespace pith::cuda {
 
+inline constexpr size_t kMostCodesApart = 64;  // places whose codes are in scratch memory at once
+
 /// Rows that become codes.
 struct LateCodes {
   std::vector<CodeWork> works;   ///< where they lie, or apart

@@ -5,6 +5,7 @@
 
 #include "cache/cuda/head_attention.h"
 #include "cache/cuda/head_passes.h"
+#include "cache/cuda/head_room.h"
 #include "cache/cuda/range_chunk.h"
 
 namespace pith::cuda {
@@ -46,6 +47,20 @@ RowTarget LayerRows::begin_token(const TokenSlots& slots) {
     }
   });
   return alone() ? target : RowTarget{token_.at(0), token_.at(1), site_.dim, 0};
+}
+
+StoreRoom LayerRows::room(const ComingTokens& coming) const {
+  StoreRoom room;
+  for (const HeadRun& run : runs_) room += HeadRoom(*run.stores, coming).stores();
+  return room;
+}
+
+SpaceAsked LayerRows::space_asked(const ComingTokens& coming, const ChunkSpace& space,
+                                  size_t places) const {
+  SpaceAsked asked;
+  for (const HeadRun& run : runs_) asked.join(HeadRoom(*run.stores, coming).space(space, places));
+  if (!alone() && coming.at_once > 1) asked.apart = RangeChunk::bytes(site_, coming.at_once);
+  return asked;
 }
 
 void LayerRows::write_spans(const TokenSlots& slots) {

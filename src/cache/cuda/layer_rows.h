@@ -37,6 +37,10 @@ class LayerRows {
   DecodePlace place_of(size_t call, const DecodePlace& whole, const RowTarget* targets) const;
   /// Whether there are such targets.
   bool has_targets() const { return !alone(); }
+  /// The most memory that tokens take here, and of scratch memory: with `places` of all layers and
+  /// caches of a step that go together.
+  StoreRoom room(const ComingTokens& coming) const;
+  SpaceAsked space_asked(const ComingTokens& coming, const ChunkSpace& space, size_t places) const;
   /// Makes room for one token; spans are told as they will be with its row in place.
   RowTarget begin_token(const TokenSlots& slots);
   /// Depends on nothing that changes from token to token.

@@ -49,6 +49,11 @@ class ProtectedStore {
   /// Stores positions of the rows that have none yet, while any are protected.
   void name(CandidateRows& rows) const;
 
+  /// The most that it takes until `position`.
+  StoreRoom room(size_t position) const {
+    return any() ? rows_.room(static_cast<size_t>(ranges_.before(static_cast<int64_t>(position))))
+                 : StoreRoom();
+  }
   /// Whether begin_token() takes no memory.
   bool has_room() const { return rows_.has_room(1); }
   /// A token's row, with room for it; add_token counts it.

@@ -133,6 +133,26 @@ std::unique_ptr<RaggedStore::Lists> RaggedStore::lists(size_t rows) const {
   return lists;
 }
 
+/// Of such lists.
+size_t RaggedStore::bytes_of(size_t rows) const {
+  const size_t places = most_places(rows);
+  const size_t side = sizeof(int32_t) + (has_mass_ ? sizeof(float) : 0);
+  if (!body_.codec) return rows * 4 * site_.dim + places * side;
+  return codes_bytes(*body_.codec, body_, places) + places * side;
+}
+
+// Rows that stay are written to new memory, and codes are given back as rows.
+StoreRoom RaggedStore::room(size_t stay, size_t fresh) const {
+  const size_t held = rows_ > 0 ? bytes_of(rows_) : 0;
+  const size_t most = std::max(rows_, stay * site_.heads);
+  StoreRoom room = StoreRoom::growth(held, bytes_of(most));
+  if (!body_.codec) return room;
+  const size_t places = most_places(most);
+  const size_t given_back = places + site_.heads * (fresh + kBlockRows);
+  room.passing += given_back * 4 * site_.dim + 2 * places * sizeof(int32_t);
+  return room;
+}
+
 void RaggedStore::select(const DeviceChooser& chooser, const Step& step, const Fresh& fresh,
                          ChunkSpace& space) {
   const size_t heads = site_.heads, mean = rows_ / heads + static_cast<size_t>(fresh.rows.rows);

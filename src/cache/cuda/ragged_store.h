@@ -34,6 +34,9 @@ class RaggedStore {
   /// Of a chunk's queries, which see all rows.
   void add_chunk_mass(ChunkMass of, bool anew) const;
 
+  /// The most that it comes to take: selections leave `stay` rows of each head on average, and are
+  /// about `fresh` more.
+  StoreRoom room(size_t stay, size_t fresh) const;
   /// Rows that are selected from behind those held, in `codes` if rows are.
   struct Fresh {
     const CandidateRows& rows;
@@ -71,6 +74,7 @@ class RaggedStore {
           mass(*site.memory, MemoryKind::kMetadata, {1, sizeof(float)}, site.stream) {}
   };
   std::unique_ptr<Lists> lists(size_t rows) const;
+  size_t bytes_of(size_t rows) const;
   /// Where a head begins: a multiple of so many rows.
   size_t unit() const { return body_.codec ? size_t{kBlockRows} : 1; }
   /// Places of `rows` rows of all heads, whatever their shares.

@@ -22,7 +22,7 @@ RangeChunk::RangeChunk(const LayerSite& site, size_t tokens, ChunkSpace& space)
     : site_(site), tokens_(tokens) {
   const size_t rows = 2 * site.heads * tokens * site.dim;           // bytes of one side
   const size_t queries = 2 * tokens * site.query_heads * site.dim;  // bytes
-  std::byte* bytes = space.apart(2 * rows + 3 * queries);           // results: up to 4 bytes each
+  std::byte* bytes = space.apart(RangeChunk::bytes(site, tokens));  // results: up to 4 bytes each
   rows_ = {bytes, bytes + rows, tokens * site.dim, 0};
   queries_ = bytes + 2 * rows;
   result_ = queries_ + queries;

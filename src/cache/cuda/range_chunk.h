@@ -12,6 +12,10 @@ class RangeChunk {
  public:
   RangeChunk(const LayerSite& site, size_t tokens, ChunkSpace& space);
 
+  /// Of scratch memory.
+  static size_t bytes(const LayerSite& site, size_t tokens) {
+    return 4 * site.heads * tokens * site.dim + 6 * tokens * site.query_heads * site.dim;
+  }
   /// Where rows of all heads come.
   const RowTarget& rows() const { return rows_; }
   /// A range's rows from there.

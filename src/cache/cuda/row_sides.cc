@@ -19,6 +19,14 @@ void RowSides::make_room(size_t capacity, const Held& held) {
   if (shape_.weights) weights_.renew(capacity, {0, std::min(weights_.capacity(), held.weighed)});
 }
 
+StoreRoom RowSides::room(size_t capacity) const {
+  if (capacity <= this->capacity()) return {};
+  StoreRoom room = StoreRoom::growth(positions_, capacity);
+  if (shape_.mass) room += StoreRoom::growth(mass_, capacity);
+  if (shape_.weights) room += StoreRoom::growth(weights_, capacity);
+  return room;
+}
+
 void RowSides::clear_mass(size_t first, size_t count) const {
   if (!shape_.mass) return;
   check(cudaMemset2DAsync(mass(first), capacity() * sizeof(float), 0, count * sizeof(float),

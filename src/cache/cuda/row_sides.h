@@ -10,6 +10,7 @@
 #include "core/archive.h"
 #include "kernels/cuda/slab.h"
 #include "pith/ledger.h"
+#include "rows/cuda/store_room.h"
 #include "select/cuda/candidate_rows.h"
 
 namespace pith::cuda {
@@ -31,6 +32,8 @@ class RowSides {
   bool has_mass() const { return shape_.mass; }
   /// Rows that there is room for: none where all rows stay.
   size_t capacity() const { return positions_.capacity(); }
+  /// The memory of room for so many.
+  StoreRoom room(size_t capacity) const;
   /// Room for so many, with the numbers of those that are there.
   void make_room(size_t capacity, const Held& held);
   size_t named() const { return named_; }

@@ -32,6 +32,8 @@ class Slab {
   size_t capacity() const { return capacity_; }  ///< units a run
   size_t unit() const { return shape_.unit; }
   size_t allocated_bytes() const { return bytes_.size(); }
+  /// Of memory for `capacity` units a run.
+  size_t bytes_of(size_t capacity) const { return shape_.runs * capacity * shape_.unit; }
 
   /// Units first, ... of each run.
   struct Part {

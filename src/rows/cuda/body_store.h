@@ -17,6 +17,7 @@
 #include "pith/error.h"
 #include "pith/ledger.h"
 #include "pith/rows.h"
+#include "rows/cuda/store_room.h"
 
 namespace pith::cuda {
 
@@ -70,6 +71,8 @@ class BodyStore {
   /// Rows held of one head, the most where heads differ; moves that were announced count.
   virtual size_t rows() const = 0;
 
+  /// The most memory that it comes to take while rows come.
+  virtual StoreRoom room(const ComingRows& coming) const = 0;
   /// Makes room for the rows of moves, which count as held from now on. They are taken later, by
   /// take(); until then the body is not attended to.
   virtual void announce(size_t rows) = 0;

@@ -37,6 +37,13 @@ std::array<Slab, 4> parts_of(const DeviceCodec& codec, const StoreSite& site, bo
 
 }  // namespace
 
+size_t codes_bytes(const DeviceCodec& codec, const StoreSite& site, size_t rows) {
+  const GroupedBytes block = codec.block_bytes(static_cast<int>(site.dim));
+  const size_t blocks = DeviceGrowth{1, kDeviceBlocks}.most_for((rows + 31) / 32);
+  return site.heads * blocks *
+         (block.key_codes + block.key_side + block.value_codes + block.value_side);
+}
+
 CodedStore::CodedStore(const Beside& use, const CodedStore& owner)
     : CodedStore(owner.codec_, owner.site_, use.stays) {
   learned_ = owner.learned_;
@@ -89,9 +96,25 @@ void CodedStore::announce(size_t rows) {
 
 void CodedStore::reserve() {
   const size_t needed = (rows_ + 31) / 32;
-  const DeviceGrowth growth{1, kDeviceBlocks, (site_.context + 31) / 32};
-  if (needed > capacity()) move_to(growth.from(capacity(), needed), *this);
+  if (needed > capacity()) move_to(growth().from(capacity(), needed), *this);
   blocks_ = needed;
+}
+
+// Rows that stay may go to new memory (keep), and new ones are coded apart (append).
+StoreRoom CodedStore::room(const ComingRows& coming) const {
+  const size_t rows = coming.held_with(rows_), blocks = (rows + 31) / 32;
+  const size_t most = blocks <= capacity() ? capacity() : growth().most_for(blocks);
+  StoreRoom room;
+  size_t all = codes_bytes(*codec_, site_, std::min(coming.at_once, coming.rows));
+  for (const Slab& part : parts_) {
+    room += StoreRoom::growth(part, most);
+    all += part.bytes_of(most);
+  }
+  const size_t fresh = coming.rows / codec_->block_rows();
+  room += records_.room(fresh, {rows, coming.at_once});
+  room.passing = std::max(room.passing, all);
+  if (!learned_ && codec_->learns_from() > 0) room.more += waiting_bytes() - waiting_.size();
+  return room;
 }
 
 void CodedStore::move_to(size_t capacity, const CodedStore& from, size_t first) {
@@ -249,7 +272,7 @@ void CodedStore::take_early(const BodyMove& move) {
   const size_t wait = !learned_ && before < learns ? std::min(move.rows, learns - before) : 0;
   const RowTarget from = move.from;
   if (wait > 0) {
-    if (before == 0) waiting_.allocate(4 * site_.heads * learns * site_.dim, site_.stream);
+    if (before == 0) waiting_.allocate(waiting_bytes(), site_.stream);
     copy_rows({waiting_at(before), from, wait, site_.heads, site_.dim}, site_.stream);
     if (waits()) return;
     learn(waiting_at(0), site_.dtype, site_.position);
@@ -391,8 +414,7 @@ void CodedStore::archive_counts(Archive& a, size_t tokens) {
 void CodedStore::archive_blocks(Archive& a, std::span<const size_t> of_heads) {
   if (waits()) {
     const size_t learns = codec_->learns_from();
-    if (a.loads() && rows_ > 0)
-      waiting_.allocate(4 * site_.heads * learns * site_.dim, site_.stream);
+    if (a.loads() && rows_ > 0) waiting_.allocate(waiting_bytes(), site_.stream);
     if (rows_ > 0) archive_rows(a, waiting_at(0), of_heads, {site_.dim, site_.dtype, site_.stream});
     return;
   }

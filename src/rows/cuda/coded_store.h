@@ -26,6 +26,10 @@ struct CodeWork {
   std::optional<MoveCodesCall> move = {};
 };
 
+/// The bytes of `rows` rows of each head, without records, in a store that was asked for them at
+/// once.
+size_t codes_bytes(const DeviceCodec& codec, const StoreSite& site, size_t rows);
+
 class CodedStore final : public BodyStore {
  public:
   CodedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site)
@@ -37,6 +41,7 @@ class CodedStore final : public BodyStore {
   size_t rows() const override { return rows_; }
   /// Whole blocks.
   void announce(size_t rows) override;
+  StoreRoom room(const ComingRows& coming) const override;
   void hide_first(size_t count) override;
   void take(std::span<const BodyMove> moves) const override;
 
@@ -178,6 +183,8 @@ class CodedStore final : public BodyStore {
   void take_early(const BodyMove& move);
   /// Room for the blocks of rows_.
   void reserve();
+  DeviceGrowth growth() const { return {1, kDeviceBlocks, (site_.context + 31) / 32}; }
+  size_t waiting_bytes() const { return 4 * site_.heads * codec_->learns_from() * site_.dim; }
   /// `count` rows come to `to` from this body.
   MoveCodesCall moves_to(const CodedStore& to, size_t count) const;
   /// Blocks `first`, ... of `from` come to new memory.

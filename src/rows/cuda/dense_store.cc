@@ -61,6 +61,13 @@ void DenseStore::reserve_more(size_t rows) {
   move_to(shape_.growth().from(capacity(), needed), *this);
 }
 
+// Memory is new where less than a part of what is held would be given back in front.
+StoreRoom DenseStore::room(size_t rows, bool fronts) const {
+  const size_t room = fronts ? rows + rows / kFrontPart + 1 : rows;
+  if (room <= capacity()) return {0, fronts ? allocated_bytes() : 0};
+  return StoreRoom::growth(slab_, shape_.growth().from(room, rows));
+}
+
 void DenseStore::move_up() {
   if (front_ < rows_) return move_to(capacity(), *this);  // in place they would overlap
   const RowTarget from = begin();

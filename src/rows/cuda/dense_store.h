@@ -12,6 +12,7 @@
 #include "kernels/cuda/layer.h"
 #include "kernels/cuda/slab.h"
 #include "pith/ledger.h"
+#include "rows/cuda/store_room.h"
 #include "rows/device_growth.h"
 
 namespace pith::cuda {
@@ -91,6 +92,8 @@ class DenseStore {
   void reserve_more(size_t rows);
   /// Room for `rows` in all, and no more.
   void make_room(size_t rows) { move_to(rows, *this); }
+  /// The most that it comes to take with up to `rows` rows in all. `fronts`: first rows go.
+  StoreRoom room(size_t rows, bool fronts = false) const;
   /// Whether reserve_more(rows), and reshape(shape), would change nothing.
   bool has_room(size_t rows) const { return front_ + rows_ + rows <= capacity(); }
   bool has_shape(const DenseStoreShape& shape) const { return shape == shape_; }

@@ -1,6 +1,23 @@
 #include "rows/cuda/record_table.h"
 
+#include <algorithm>
+
 namespace pith::cuda {
+
+size_t RecordTable::grown(size_t needed, size_t block) const {
+  const size_t capacity = needed + needed / 4 + 4;
+  if (site_.context == 0) return capacity;
+  return std::clamp(site_.context / block + 1, needed, capacity);
+}
+
+// A record stays while a row names it; those that are not named any more are found when it grows.
+StoreRoom RecordTable::room(size_t fresh, const Named& rows) const {
+  if (table_.unit() == 0 || used_ + fresh <= stride()) return {};
+  const size_t needed = std::min(used_ + fresh, rows.most + std::min(fresh, rows.at_once));
+  StoreRoom room = StoreRoom::growth(table_, std::max(stride(), needed + needed / 4 + 4));
+  room.passing += site_.heads * (std::max(stride(), needed) + 1) * sizeof(int32_t);  // numbers
+  return room;
+}
 
 void RecordTable::archive(Archive& a, const DeviceCodec& codec) {
   if (table_.unit() == 0) return;

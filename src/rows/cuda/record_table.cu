@@ -55,11 +55,7 @@ void RecordTable::reserve(size_t fresh, const DeviceCodec& codec, const CodeBloc
   const DeviceArray<int32_t> numbers(*site_.memory, MemoryKind::kScratch, site_.heads * used_,
                                      site_.stream);
   const size_t named = used_ > 0 ? find(numbers, codec, rows, count) : 0;
-  const size_t needed = named + fresh, block = codec.block_rows();
-  size_t capacity = needed + needed / 4 + 4;
-  if (site_.context > 0) {
-    capacity = std::clamp(site_.context / block + 1, needed, std::max(needed, capacity));
-  }
+  const size_t needed = named + fresh, capacity = grown(needed, codec.block_rows());
   Slab table = table_.like();
   table.renew(capacity);  // a head that names fewer than another has room at its end: it is saved
   if (named > 0) {

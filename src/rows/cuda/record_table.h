@@ -7,6 +7,7 @@
 #include "kernels/cuda/slab.h"
 #include "rows/cuda/body_store.h"
 #include "rows/cuda/device_codec.h"
+#include "rows/cuda/store_room.h"
 
 namespace pith::cuda {
 
@@ -19,6 +20,12 @@ class RecordTable {
 
   /// Makes room for `fresh` records. `rows` [G, `count`] name those that are there.
   void reserve(size_t fresh, const DeviceCodec& codec, const CodeBlocks& rows, size_t count);
+  /// The most that it comes to take with `fresh` more, while `most` rows at most name any, and
+  /// `at_once` come together at most.
+  struct Named {
+    size_t most = 0, at_once = 0;
+  };
+  StoreRoom room(size_t fresh, const Named& rows) const;
   /// So many are there from now on.
   void add(size_t fresh) { used_ += fresh; }
 
@@ -32,6 +39,8 @@ class RecordTable {
   void archive(Archive& a, const DeviceCodec& codec);
 
  private:
+  /// Room for `needed` records in groups of `block` rows.
+  size_t grown(size_t needed, size_t block) const;
   /// Numbers those that are named anew, from 0; how many that are in the head with the most. Waits.
   size_t find(const DeviceArray<int32_t>& numbers, const DeviceCodec& codec, const CodeBlocks& rows,
               size_t count) const;

@@ -20,9 +20,13 @@
 #include "methods/registry_cuda.h"
 #include "methods/selectors/express/express_cuda.h"
 #include "rows/cuda/code_room.h"
+#include "select/wide_room.h"
 
 namespace pith::cuda {
 namespace {
+
+// Bodies whose codes are in memory as rows together: so many, or while they take no more than that.
+constexpr size_t kFew = 4, kRoom = size_t{16} << 20;  // bytes
 
 class ExpressStore final : public BodyStore {
  public:
@@ -45,6 +49,7 @@ class ExpressStore final : public BodyStore {
   bool joins_caches() const override { return true; }
   size_t rows() const override { return state_.rows(); }
   void announce(size_t rows) override { advance(state_, rule_.shape, rows); }
+  StoreRoom room(const ComingRows& coming) const override;
   void take(std::span<const BodyMove> moves) const override;
   void follow(const std::shared_ptr<const DeviceCodec>& codec) override {
     if (codes_) codes_->follow(codec);
@@ -146,7 +151,6 @@ class ExpressStore final : public BodyStore {
 
 // Rows in codes lie in memory while others are taken: as many bodies together as take little of it.
 void ExpressStore::take(std::span<const BodyMove> moves) const {
-  constexpr size_t kFew = 4, kRoom = size_t{16} << 20;  // bytes
   const bool many = std::ranges::max(moves, {}, &BodyMove::rows).rows > kBlockRows;
   const size_t least = many ? layers_together() : kFew;
   for (size_t first = 0, count = 0; first < moves.size(); first += count) {
@@ -157,6 +161,25 @@ void ExpressStore::take(std::span<const BodyMove> moves) const {
     }
     take_together(moves.subspan(first, count));
   }
+}
+
+// The room of bodies that are taken together is counted here, whosever they are.
+StoreRoom ExpressStore::room(const ComingRows& coming) const {
+  StoreRoom room;
+  const auto held = static_cast<size_t>(device_.arrays().capacity);
+  const size_t fresh = std::min(coming.rows, coming.at_once);
+  const size_t wide = site_.heads * wide_coreset_bytes(rule_.shape.target);
+  if (!codes_) return {0, wide};
+  const size_t most = held + fresh + kBlockRows;
+  room += codes_->room({coming.rows, fresh, most});
+  const size_t body = 4 * site_.dim * rows_of_room();
+  const size_t together = std::clamp(kRoom / body + 1, std::max(kFew, layers_together()),
+                                     static_cast<size_t>(kMostExpressJobs));
+  const CodeRoom::Shape codes{site_.codec->block_bytes(static_cast<int>(site_.dim)), site_.heads,
+                              (most + kBlockRows - 1) / kBlockRows};
+  room.passing += together * (body + sizeof(int32_t) * rows_of_room() + wide) +
+                  CodeRoom::bytes(codes, together);
+  return room;
 }
 
 void ExpressStore::take_together(std::span<const BodyMove> moves) const {

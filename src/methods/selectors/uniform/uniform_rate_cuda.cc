@@ -65,6 +65,7 @@ class RateStore final : public BodyStore {
   }
   size_t rows() const override { return most(); }
   void announce(size_t rows) override;
+  StoreRoom room(const ComingRows& coming) const override;
   void protect(std::span<const TokenRange> ranges) override {
     protected_ = {};
     protected_.add(ranges, 0, 0);
@@ -197,6 +198,23 @@ void RateStore::announce(size_t rows) {
   if (codes_) return codes_->announce(more);
   dense_.reserve_more(more);
   dense_.add(more);
+}
+
+// Where only the device draws the host reckons with all rows until it knows better.
+StoreRoom RateStore::room(const ComingRows& coming) const {
+  const size_t drawn = coming.most + (rule_.evicted ? coming.at_once : 0);
+  const size_t rows = ComingRows{coming.rows, coming.at_once, drawn}.held_with(most());
+  StoreRoom room;
+  if (rows > positions_.capacity()) {
+    room += StoreRoom::growth(positions_, kPositions.most_for(rows));
+  }
+  if (!codes_) return room += dense_.room(rows);
+  const ComingRows in_codes{rows - std::min(rows, most_coded()), coming.at_once, rows};
+  room += codes_->room(in_codes);
+  const size_t fresh = tail_rows() + coming.at_once;
+  if (!apart_) room.more += codes_bytes(*site_.codec, site_, group_);
+  room.passing += codes_bytes(*site_.codec, site_, fresh) + 4 * site_.heads * fresh * site_.dim;
+  return room;
 }
 
 RateStore::Work RateStore::begin_take() {
