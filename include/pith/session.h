@@ -112,14 +112,14 @@ class Session {
   /// Reserves memory for `tokens` more tokens, in calls of any size: no memory limit refuses them.
   /// Returns false if there is not enough; then nothing has changed, except that a begun prompt
   /// (goes_on) begins anew. Each call replaces the last one's; 0 frees the reserve. Forks of a
-  /// session with a reserve copy at once and have none of their own. Throws kContextFull;
-  /// kUnsupported on the GPU, whose sessions may run out of memory in a step.
+  /// session with a reserve copy at once and have none of their own. On the GPU other processes may
+  /// still take the card's memory. Throws kContextFull.
   bool try_reserve(size_t tokens);
   /// The same; throws kOutOfMemory where try_reserve returns false.
   void reserve(size_t tokens);
   /// The most bytes that the session holds until `tokens` more tokens are appended, including those
-  /// in use: the size of reserve(), for schedulers that free memory first. On the GPU the bytes of
-  /// estimate_ledger. Throws kContextFull.
+  /// in use: the size of reserve(), for schedulers that free memory first. On the GPU it
+  /// includes the growth of scratch memory. Throws kContextFull.
   size_t room(size_t tokens) const;
 
   /// Writes a file from which another process continues bit for bit. The file appears whole or not

@@ -6,7 +6,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,16 +37,16 @@ class SessionBackend {
   virtual void own() = 0;
 
   /// Sets aside what is asked for until settle(). Throws kOutOfMemory with nothing changed.
-  virtual void ask(const RoomAsked& /*asked*/) {}
-  virtual void settle() noexcept {}
-  /// The same until so many tokens have come; none: no longer. Throws kUnsupported.
+  virtual void ask(const RoomAsked& asked) = 0;
+  virtual void settle() noexcept = 0;
+  /// The same until so many tokens have come; none: no longer.
   virtual void reserve(const RoomAsked& asked) = 0;
-  virtual bool has_room() const { return false; }
-  /// The bytes that reserve() sets aside; none: no rule but the policy's estimate.
-  virtual std::optional<size_t> room(const RoomAsked& /*asked*/) const { return std::nullopt; }
+  virtual bool has_room() const = 0;
+  /// The bytes that reserve() sets aside.
+  virtual size_t room(const RoomAsked& asked) const = 0;
   /// What was set aside for `other`, which is this one's original or copy, is this one's from now
   /// on.
-  virtual void take_room(SessionBackend& /*other*/) {}
+  virtual void take_room(SessionBackend& other) = 0;
 
   virtual void end_prompt() = 0;
   virtual void protect(std::span<const TokenRange> ranges) = 0;

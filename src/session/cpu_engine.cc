@@ -17,6 +17,7 @@
 #include "model/prompt_blocks.h"
 #include "model/prompt_pass.h"
 #include "runtime/runtime.h"
+#include "session/roomy_backend.h"
 #include "session/state.h"
 
 namespace pith {
@@ -28,17 +29,14 @@ class Held {
   /// What sessions under this policy, context and seed begin as.
   Held(ThreadPool& pool, MemoryCounter& all, const Kernels& kernels, const Model& model,
        const SessionOptions& o)
-      : all_(all),
-        limit_(o.cache_limit),
-        memory_(*whole_, limit_),
+      : memory_(all, o.cache_limit),
         hidden_(static_cast<size_t>(model.config().hidden)),
-        cache_(std::make_unique<KvCache>(Context{pool, memory_, kernels},
+        cache_(std::make_unique<KvCache>(Context{pool, memory_.own(), kernels},
                                          cache_shape(model.config(), o), o.policy, o.seed,
                                          model.weights().ropes(o.context))),
-        state_(memory_, MemoryKind::kScratch),
-        logits_(memory_, MemoryKind::kScratch) {}
-  Held(const Held& o) : Held(o, o.limit_, true) { like_ = o.like_; }
-  ~Held() { whole_->set_floor(0); }
+        state_(memory_.own(), MemoryKind::kScratch),
+        logits_(memory_.own(), MemoryKind::kScratch) {}
+  Held(const Held& o) : Held(o, o.memory_.limit(), true) { like_ = o.like_; }
   /// What has seen nothing, like `empty`, which lives as long.
   Held(std::shared_ptr<const Held> empty, const SessionOptions& o)
       : Held(*empty, o.cache_limit, false) {
@@ -47,26 +45,7 @@ class Held {
     if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
   }
 
-  /// Sets memory aside for all that this comes to hold. Throws kOutOfMemory with nothing changed.
-  void set_room(const PassRoom& room) {
-    const size_t wanted = room.total();
-    whole_->set_floor(wanted);
-    try {
-      memory_.set_floor(room.cache);  // refused where its own limit is lower
-    } catch (...) {
-      whole_->set_floor(floor_);
-      throw;
-    }
-    memory_.set_floor(0);
-    floor_ = wanted;
-  }
-  void lower_room(size_t bytes) noexcept { whole_->set_floor(floor_ = bytes); }
-  void take_room(Held& other, size_t bytes) {
-    MemoryCounter::move_floor(*other.whole_, *whole_, bytes);
-    other.floor_ = 0;
-    floor_ = bytes;
-  }
-  MemoryCounter& whole() { return *whole_; }
+  SessionMemory& memory() { return memory_; }
   /// What the state and logits come to take beside the cache.
   size_t state_bytes(bool logits, size_t vocabulary) const {
     const size_t kept = logits || !logits_.empty() ? vocabulary : 0;
@@ -75,7 +54,7 @@ class Held {
 
   KvCache& cache() { return *cache_; }
   const KvCache& cache() const { return *cache_; }
-  size_t bytes(MemoryKind kind) const { return memory_.bytes(kind); }
+  size_t bytes(MemoryKind kind) const { return memory_.own().bytes(kind); }
   /// Where its last token left off (Forward::last_state).
   const float* state() const { return state_.data(); }
   void set_state(std::span<const float> state) {
@@ -93,20 +72,14 @@ class Held {
 
  private:
   Held(const Held& o, size_t limit, bool goes_on)
-      : all_(o.all_), limit_(limit), memory_(*whole_, limit_), hidden_(o.hidden_) {
-    const MemoryCounter::CopiesTo ours(o.memory_, memory_, goes_on);
+      : memory_(o.memory_.all(), limit), hidden_(o.hidden_) {
+    const MemoryCounter::CopiesTo ours(o.memory_.own(), memory_.own(), goes_on);
     cache_ = o.cache_->clone();
     state_ = o.state_;
-    logits_ = Array<float>(memory_, MemoryKind::kScratch);
+    logits_ = Array<float>(memory_.own(), MemoryKind::kScratch);
   }
 
-  MemoryCounter& all_;  // the engine's
-  size_t limit_;
-  // Of all that follows, and scratch of its steps. Tables that forks share outlive it.
-  std::shared_ptr<MemoryCounter> whole_ =
-      std::make_shared<MemoryCounter>(MemoryCounter::Whole{}, all_);
-  size_t floor_ = 0;              // of whole_
-  mutable MemoryCounter memory_;  // a copy's bytes are counted by way of it
+  SessionMemory memory_;
   size_t hidden_;
   std::unique_ptr<KvCache> cache_;
   Array<float> state_;                // [hidden], empty before the first token
@@ -115,68 +88,24 @@ class Held {
 };
 
 /// Forks have what they hold in common until one of them goes on.
-class CpuSession final : public SessionBackend {
+class CpuSession final : public RoomyBackend {
  public:
   CpuSession(std::shared_ptr<const Held> empty, const ModelConfig& config, const SessionOptions& o)
       : config_(config),
         prompt_(o.policy.prompt),
         held_(std::make_unique<Held>(std::move(empty), o)) {}
   /// Room that is set aside is the original's.
-  CpuSession(const CpuSession& o) : config_(o.config_), prompt_(o.prompt_), held_(o.held_) {}
+  CpuSession(const CpuSession& o)
+      : RoomyBackend(o), config_(o.config_), prompt_(o.prompt_), held_(o.held_) {}
 
   std::unique_ptr<SessionBackend> clone() const override {
     return std::make_unique<CpuSession>(*this);
   }
   void own() override { held_.own(); }
-  void ask(const RoomAsked& asked) override {
-    Held& held = held_.own();
-    const size_t now = tokens();
-    const auto set = [&](size_t tokens) {
-      if (!asked_ || !asked_->covers(now, asked)) asked_ = bound(now, tokens, asked);
-      const PassRoom room{asked_->room.cache,
-                          std::max(asked_->room.total(), kept_) - asked_->room.cache};
-      held.set_room(room);
-    };
-    // The bound of one token is hardly less than that of some: it is found for all of them.
-    constexpr size_t kAhead = 64;
-    if (asked.tokens > 1 || asked.prompt) return set(asked.tokens);
-    try {
-      set(kAhead);
-    } catch (const Error&) {
-      asked_.reset();
-      set(1);
-    }
-  }
-  void settle() noexcept override {
-    if (kept_ > 0 && tokens() >= kept_until_) kept_ = 0;
-    if (!held_.shared()) held_.own().lower_room(kept_);
-  }
-  void reserve(const RoomAsked& asked) override {
-    Held& held = held_.own();
-    if (asked.tokens == 0) {
-      kept_ = 0;
-      return held.lower_room(0);
-    }
-    const Bound most = bound(tokens(), asked.tokens, asked);
-    held.set_room(most.room);
-    kept_ = most.room.total();
-    kept_until_ = tokens() + asked.tokens;
-  }
-  bool has_room() const override { return kept_ > 0; }
-  std::optional<size_t> room(const RoomAsked& asked) const override {
-    return bound(tokens(), asked.tokens, asked).room.total();
-  }
-  void take_room(SessionBackend& other) override {
-    auto& from = static_cast<CpuSession&>(other);
-    if (from.kept_ == 0) return;
-    held_.own().take_room(from.held_.own(), from.kept_);
-    kept_ = std::exchange(from.kept_, 0);
-    kept_until_ = from.kept_until_;
-  }
   void end_prompt() override { held_.own().cache().end_prefill(); }
   void protect(std::span<const TokenRange> ranges) override {
     held_.own().cache().protect(ranges);
-    asked_.reset();
+    forget_bound();
   }
   HeadRows rows(int layer, int head) const override { return held_->cache().rows(layer, head); }
   std::vector<AttentionError> attention_errors() const override {
@@ -210,29 +139,20 @@ class CpuSession final : public SessionBackend {
     return a.loads() ? held_.own() : const_cast<Held&>(*held_);
   }
 
-  /// The most that is there while tokens [from, to) come.
-  struct Bound {
-    size_t from = 0, to = 0, at_once = 0;
-    bool logits = false, prompt = false;
-    PassRoom room;
-    bool covers(size_t now, const RoomAsked& a) const {
-      return now >= from && now + a.tokens <= to && a.at_once <= at_once && logits >= a.logits &&
-             prompt >= a.prompt;
-    }
-  };
-  Bound bound(size_t now, size_t tokens, const RoomAsked& asked) const {
-    Bound b{now, now + tokens, asked.at_once, asked.logits, asked.prompt, {}};
-    b.room = held_->cache().room(tokens, asked.at_once, asked.prompt);
-    b.room.cache += held_->state_bytes(asked.logits, static_cast<size_t>(config_.vocab));
-    if (asked.prompt) b.room.beside += prompt_bytes(config_, prompt_, tokens);
-    return b;
+  PassRoom find_room(const RoomAsked& asked) const override {
+    PassRoom room = held_->cache().room(asked.tokens, asked.at_once, asked.prompt);
+    room.cache += held_->state_bytes(asked.logits, static_cast<size_t>(config_.vocab));
+    if (asked.prompt) room.beside += prompt_bytes(config_, prompt_, asked.tokens);
+    return room;
+  }
+  SessionMemory& own_memory() override { return held_.own().memory(); }
+  SessionMemory* settled_memory() noexcept override {
+    return held_.shared() ? nullptr : &held_.own().memory();
   }
 
   const ModelConfig& config_;
   PromptReading prompt_;
   CopyOnWrite<Held> held_;
-  std::optional<Bound> asked_;        // the last that was found
-  size_t kept_ = 0, kept_until_ = 0;  // bytes for so many tokens in all
 };
 
 class CpuPrompt final : public PromptWork {
@@ -288,9 +208,10 @@ class CpuEngine final : public EngineBackend {
     for (const PromptRange& block : prompt_blocks(tokens.size(), forward_.max_chunk()))
       forward_.prepare(block.count, 1, ropes_);
     forward_.prepare_logits(1);
-    return std::make_unique<CpuPrompt>(forward_, s,
-                                       PromptPass(forward_, {pool_, s.writes().whole(), kernels_},
-                                                  *model_, s.cache(), tokens, ends));
+    return std::make_unique<CpuPrompt>(
+        forward_, s,
+        PromptPass(forward_, {pool_, s.writes().memory().whole(), kernels_}, *model_, s.cache(),
+                   tokens, ends));
   }
 
   void prepare_chunk(size_t tokens) override { forward_.prepare(tokens, 1, ropes_); }

@@ -327,10 +327,7 @@ void Session::State::check_room(size_t tokens) const {
 size_t Session::room(size_t tokens) const {
   const State& s = there(state_);
   s.check_room(tokens);
-  if (const auto bytes = s.backend->room({tokens, s.at_once(tokens), true, true})) return *bytes;
-  return estimate_ledger(model().config(), s.options, s.seen->size() + tokens,
-                         s.engine->options().device)
-      .total_bytes();
+  return s.backend->room({tokens, s.at_once(tokens), true, true});
 }
 
 void Session::reserve(size_t tokens) {

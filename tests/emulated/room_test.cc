@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "cuda/layer_pair.h"
+#include "cuda/random_model.h"
+#include "cuda/sessions.h"
 #include "emulated/emulated/asked.h"
+#include "pith/engine.h"
+#include "session/test_company.h"
 
 namespace pith::cuda {
 namespace {
@@ -64,6 +68,32 @@ TEST(EmulatedRoom, ThatIsNotThereIsAnError) {
   alone.refusals = 1;
   refused(ErrorCode::kOutOfMemory, "the GPU cannot give", [&] { alone.run(); });
   EXPECT_EQ(alone.asked, 0);
+}
+
+TEST(EmulatedRoom, APassThatTheCardHasNoMemoryForChangesNothing) {
+  const auto model = RandomModelFolder({.hidden = 64, .inner = 64, .vocab = 61}).load();
+  EngineOptions o;
+  o.device = Device::kCuda;
+  const auto engine = std::make_shared<Engine>(model, o);
+  const auto ids = random_ids(250, 61, 1);
+  const std::span<const int32_t> first(ids.data(), 20), then(ids.data() + 20, 200);
+  for (const char* policy : {"exact", "exact+int4,window=16", "exact,prompt=exact"}) {
+    SCOPED_TRACE(policy);
+    Session session(engine, test::with_policy(policy)), alone(engine, test::with_policy(policy));
+    for (Session* s : {&alone, &session}) s->append(first);
+    alone.append(then);
+    const auto right = alone.decode(3);
+    const test::Logits want(right.begin(), right.end());
+    emulated::leave_memory(size_t{64} << 10);
+    refused(ErrorCode::kOutOfMemory, "the GPU has 0 MiB", [&] { session.append(then); });
+    EXPECT_FALSE(session.try_reserve(200));
+    emulated::leave_memory({});
+    EXPECT_EQ(session.tokens(), 20u);
+    EXPECT_EQ(engine->bytes_reserved(), 0u);
+    session.append(then);
+    const auto said = session.decode(3);
+    EXPECT_TRUE(test::same_bits({said.begin(), said.end()}, want));
+  }
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+
 #include "kernels/cuda/make_room.h"
 #include "pith/error.h"
 
@@ -54,6 +56,34 @@ const DeviceInfo& device_info() {
                       p.sharedMemPerBlockOptin};
   }();
   return info;
+}
+
+namespace {
+
+/// Bytes for cudaMallocAsync: free memory, and blocks of its pool that nobody has.
+size_t card_has() {
+  size_t free = 0, all = 0;
+  check(cudaMemGetInfo(&free, &all), "free memory");
+  int device = 0;
+  check(cudaGetDevice(&device), "device");
+  cudaMemPool_t pool = nullptr;
+  check(cudaDeviceGetDefaultMemPool(&pool, device), "the memory pool");
+  uint64_t held = 0, used = 0;
+  check(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &held), "the memory pool");
+  check(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used), "the memory pool");
+  return free + (held - used);
+}
+
+}  // namespace
+
+size_t check_card_has(size_t bytes) {
+  size_t has = card_has();
+  if (has < bytes && room_maker && (*room_maker)()) has = card_has();
+  if (has >= bytes) return has;
+  throw Error(ErrorCode::kOutOfMemory,
+              fmt::format("room for {} MiB is set aside before a pass, and the GPU has {} MiB; use "
+                          "a smaller context or a smaller budget, or end another session",
+                          bytes >> 20, has >> 20));
 }
 
 DeviceBuffer::~DeviceBuffer() { release(); }

@@ -2,6 +2,7 @@
 // Memory of the card that others of the process hold and could do without, such as the unused
 // blocks of a framework's allocator.
 
+#include <cstddef>
 #include <functional>
 
 namespace pith::cuda {
@@ -19,5 +20,9 @@ class MakesRoom {
  private:
   const std::function<bool()>* before_;
 };
+
+/// Bytes that the card could give: those that are free, and those that the driver keeps for this
+/// process. Others may take them meanwhile. Throws kOutOfMemory if they are fewer than `bytes`.
+size_t check_card_has(size_t bytes);
 
 }  // namespace pith::cuda

@@ -82,6 +82,9 @@ class DeviceForward {
 
   /// To be called before DeviceCache::begin_token: what caches wrote for the pass before is read.
   void wait_for_uploads() { uploaded_.wait(); }
+  /// Makes its buffers large enough for a pass of `tokens` sequences, of a layer's `calls` each at
+  /// most. Throws kOutOfMemory.
+  void prepare(size_t tokens, size_t calls);
   /// Runs a token of each of up to max_tokens() sequences, whose caches have begun theirs and have
   /// rows of one type; their logits are made too. The caller ends the caches' tokens.
   void run_tokens(std::span<const TokenRun> runs);

@@ -99,8 +99,18 @@ bool DeviceForward::seat(std::span<const TokenRun> runs) {
 /// Graphs know where places are: with new memory they are captured anew.
 void DeviceForward::reserve_places(size_t count) {
   if (places_.size() >= count) return;
+  MirroredArray<DecodePlace> places(memory_, MemoryKind::kScratch, count, stream_);
   passes_.clear();
-  places_ = MirroredArray<DecodePlace>(memory_, MemoryKind::kScratch, count, stream_);
+  places_ = std::move(places);
+}
+
+void DeviceForward::prepare(size_t tokens, size_t calls) {
+  const size_t count = static_cast<size_t>(config_.layers) * calls * tokens;
+  if (places_.size() >= count) return;
+  uploaded_.wait();
+  seated_.clear();
+  current_ = nullptr;
+  reserve_places(count);
 }
 
 /// A layer's, of the pass's token `i`.

@@ -1,5 +1,7 @@
 #include "runtime/cuda/cuda_runtime.h"
 
+#include <algorithm>
+
 namespace pith {
 namespace cuda {
 
@@ -22,6 +24,14 @@ ShapeSpace& CudaRuntime::space(int query_heads, int kv_heads, int head_dim) {
     space = std::make_unique<ShapeSpace>(memory, shape, stream.stream);
   }
   return *space;
+}
+
+void CudaRuntime::check_card(bool anew) {
+  const size_t live = memory.total(), aside = set_aside(memory);
+  const size_t taken = live - std::min(live, live_then_);
+  if (!anew && aside + taken <= card_had_) return;
+  card_had_ = check_card_has(aside);
+  live_then_ = live;
 }
 
 Turn::Turn(CudaRuntime& runtime)

@@ -71,6 +71,10 @@ struct CudaRuntime final : RuntimeBackend {
   /// Of layers of H query heads, G KV heads of D numbers. The turn is the caller's.
   ShapeSpace& space(int query_heads, int kv_heads, int head_dim);
 
+  /// Throws kOutOfMemory where the card has less than is set aside. It is asked if it must be, or
+  /// `anew`. The turn is the caller's.
+  void check_card(bool anew);
+
   int probe_threads;
   std::function<bool()> make_room;
   UploadRing uploads;  // of layers; outlives what the stream does
@@ -82,6 +86,9 @@ struct CudaRuntime final : RuntimeBackend {
   int device;
   StreamOrder order;
   std::map<std::tuple<int, int, int>, std::unique_ptr<ShapeSpace>> spaces;
+
+ private:
+  size_t card_had_ = 0, live_then_ = 0;  // bytes when the card was last asked
 };
 
 /// Has the stream's turn; the runtime's GPU is current meanwhile.

@@ -7,177 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "cache/cuda/device_cache.h"
-#include "core/copy_on_write.h"
-#include "kernels/cuda/device_archive.h"
 #include "kernels/cuda/read_rate.h"
 #include "model/cuda/device_prompt.h"
-#include "model/cuda/device_weights.h"
 #include "runtime/cuda/bits_of_card.h"
-#include "runtime/cuda/cuda_runtime.h"
-#include "session/state.h"
+#include "session/cuda/cuda_session.h"
 
 namespace pith {
 namespace {
-
-class CudaSession;
-
-/// What the sessions of an engine have in common.
-struct CudaShared {
-  /// The turn is the caller's.
-  CudaShared(const std::shared_ptr<const Model>& model, const EngineOptions& o,
-             cuda::CudaRuntime& r)
-      : runtime(r),
-        weights(cuda::DeviceWeights::of(model)),
-        memory(MemoryCounter::Root{}, r.memory),
-        own(memory),
-        forward(weights, own, r.stream.stream,
-                {o.chunk, o.parallel, o.f32_arithmetic ? DType::kF32 : weights->dtype()}) {}
-
-  cuda::CudaRuntime& runtime;
-  std::shared_ptr<const cuda::DeviceWeights> weights;
-  MemoryCounter memory;  // of the engine and its sessions
-  MemoryCounter own;     // of the engine alone
-  std::shared_ptr<cuda::DeviceCommon> common = std::make_shared<cuda::DeviceCommon>(own);
-  cuda::DeviceForward forward;
-  std::vector<const CudaSession*> rows;  // whose logits forward has, row by row
-};
-
-/// A session's memory: its cache and where its last token left off.
-class CudaHeld {
- public:
-  /// The turn is the caller's, as in copies.
-  CudaHeld(CudaShared& shared, const SessionOptions& o)
-      : shared_(shared),
-        memory_(shared.memory, o.cache_limit),
-        cache_(std::make_unique<cuda::DeviceCache>(
-            memory_, cache_shape(shared.weights->config(), o), o.policy, o.seed,
-            shared.runtime.stream.stream, shared.weights->ropes(o.context), shared.common)),
-        state_(memory_, MemoryKind::kScratch, width(), shared.runtime.stream.stream) {
-    cache_->protect(o.protect);
-    if (o.error_probe.rows > 0)
-      cache_->start_error_probe(o.error_probe, o.seed, shared.runtime.probe_threads);
-  }
-  CudaHeld(const CudaHeld& o)
-      : shared_(o.shared_),
-        memory_(shared_.memory, o.memory_.limit()),
-        state_(memory_, MemoryKind::kScratch, width(), shared_.runtime.stream.stream) {
-    const MemoryCounter::CopiesTo ours(o.memory_, memory_);
-    cache_ = o.cache_->clone();
-    cuda::check(cudaMemcpyAsync(state_.data(), o.state_.data(), width() * sizeof(float),
-                                cudaMemcpyDeviceToDevice, shared_.runtime.stream.stream),
-                "the copy of where a session left off");
-  }
-  ~CudaHeld() {
-    const cuda::Turn turn(shared_.runtime);
-    shared_.forward.forget(*cache_);
-    cache_.reset();
-    state_ = {};
-  }
-
-  cuda::DeviceCache& cache() const { return *cache_; }
-  /// On the device (DeviceForward's state).
-  float* state() const { return state_.data(); }
-  size_t width() const { return static_cast<size_t>(shared_.weights->config().hidden); }
-  size_t bytes(MemoryKind kind) const { return memory_.bytes(kind); }
-
- private:
-  CudaShared& shared_;
-  mutable MemoryCounter memory_;  // a copy's bytes are counted by way of it
-  std::unique_ptr<cuda::DeviceCache> cache_;
-  cuda::DeviceArray<float> state_;  // [hidden]
-};
-
-/// Forks have what they hold in common until one of them goes on.
-class CudaSession final : public SessionBackend {
- public:
-  /// The turn is the caller's.
-  CudaSession(CudaShared& shared, const SessionOptions& o)
-      : shared_(shared), held_(std::make_unique<CudaHeld>(shared, o)) {}
-  CudaSession(const CudaSession& o) : shared_(o.shared_), held_(o.held_) {}
-  ~CudaSession() override {
-    const cuda::Turn turn(shared_.runtime);
-    std::ranges::replace(shared_.rows, this, nullptr);
-  }
-
-  std::unique_ptr<SessionBackend> clone() const override {
-    return std::make_unique<CudaSession>(*this);
-  }
-  void own() override {
-    const cuda::Turn turn(shared_.runtime);
-    held_.own();
-  }
-  void reserve(const RoomAsked& asked) override {
-    if (asked.tokens == 0) return;
-    throw Error(ErrorCode::kUnsupported,
-                "room for tokens on the GPU; it is set aside on the CPU. Bound a session's memory "
-                "by cache_limit, and sum estimate_ledger over those that run");
-  }
-  void end_prompt() override {
-    const cuda::Turn turn(shared_.runtime);
-    writes().cache().end_prefill();
-  }
-  void protect(std::span<const TokenRange> ranges) override {
-    const cuda::Turn turn(shared_.runtime);
-    shared_.forward.forget(writes().cache());
-    writes().cache().protect(ranges);
-  }
-  size_t tokens() const override {
-    const cuda::Turn turn(shared_.runtime);
-    return held_->cache().tokens();
-  }
-  void archive(Archive& a) override {
-    const cuda::Turn turn(shared_.runtime);
-    for_archive(a).cache().archive(a);
-  }
-  void archive_layer(int layer, Archive& a) override {
-    const cuda::Turn turn(shared_.runtime);
-    for_archive(a).cache().archive_layer(layer, a);
-  }
-  void archive_last(Archive& a) override {
-    const cuda::Turn turn(shared_.runtime);
-    const CudaHeld& held = for_archive(a);
-    cuda::archive_finite(a, {held.state(), held.width() * sizeof(float)}, DType::kF32,
-                         shared_.runtime.stream.stream);
-  }
-  std::vector<TokenRange> protected_tokens() const override {
-    return held_->cache().protected_tokens();
-  }
-  HeadRows rows(int layer, int head) const override {
-    const cuda::Turn turn(shared_.runtime);
-    return held_->cache().rows(layer, head);
-  }
-  std::vector<AttentionError> attention_errors() const override {
-    const cuda::Turn turn(shared_.runtime);
-    return held_->cache().attention_errors();
-  }
-  Ledger ledger() const override {
-    const cuda::Turn turn(shared_.runtime);
-    Ledger ledger = held_->cache().ledger();
-    ledger.scratch = held_->bytes(MemoryKind::kScratch);
-    ledger.staging = held_->bytes(MemoryKind::kStaging);
-    ledger.probe = held_->bytes(MemoryKind::kProbe);
-    return ledger;
-  }
-  std::string describe_policy() const override { return held_->cache().describe(); }
-
-  /// The turn is the caller's.
-  CudaHeld& writes() { return held_.own(); }
-  cuda::DeviceCache& cache() { return writes().cache(); }
-  float* state() const { return held_->state(); }
-  /// Room for logits [V]; taken when they are asked for, and kept.
-  std::vector<float>& logits() { return logits_; }
-
- private:
-  /// What saves only reads, by functions that load too.
-  CudaHeld& for_archive(const Archive& a) {
-    return a.loads() ? writes() : const_cast<CudaHeld&>(*held_);
-  }
-
-  CudaShared& shared_;
-  CopyOnWrite<CudaHeld> held_;
-  std::vector<float> logits_;
-};
 
 /// What is thrown in the middle of it leaves the copy of the session that it was to be read into.
 class CudaPrompt final : public PromptWork {
@@ -186,8 +22,8 @@ class CudaPrompt final : public PromptWork {
   CudaPrompt(CudaShared& shared, CudaSession& session, std::span<const int32_t> tokens, bool ends)
       : shared_(shared),
         session_(session),
-        pass_(std::in_place, shared.forward, shared.own, shared.runtime.stream.stream,
-              session.cache(), tokens, ends) {}
+        pass_(std::in_place, shared.forward, session.writes().memory().whole(),
+              shared.runtime.stream.stream, session.cache(), tokens, ends) {}
   ~CudaPrompt() override {
     const cuda::Turn turn(shared_.runtime);
     pass_.reset();
@@ -226,6 +62,11 @@ class CudaEngine final : public EngineBackend {
   std::unique_ptr<SessionBackend> make_session(const SessionOptions& o) override {
     const cuda::Turn turn(shared_.runtime);
     return std::make_unique<CudaSession>(shared_, o);
+  }
+
+  void prepare_tokens(size_t sessions) override {
+    const cuda::Turn turn(shared_.runtime);
+    shared_.forward.prepare(std::min(sessions, shared_.forward.max_tokens()), shared_.most_calls);
   }
 
   void run_chunk(SessionBackend& session, std::span<const int32_t> tokens,

@@ -2,6 +2,7 @@
 // Counts of the host's requests to the emulated card, and its refusals, for tests.
 
 #include <cstddef>
+#include <optional>
 
 namespace emulated {
 
@@ -18,5 +19,8 @@ struct Asked {
 Asked asked();
 /// The next so many allocations on the device find no memory.
 void refuse_memory(size_t times);
+/// Of the device's memory all but so many bytes of what is free is another process's; none: none
+/// is.
+void leave_memory(std::optional<size_t> bytes);
 
 }  // namespace emulated

@@ -50,8 +50,8 @@ struct Card {
   CUstream_st first;  // the default stream
   std::vector<cudaStream_t> streams{&first};
   std::map<const std::byte*, size_t> device, pinned;  // first byte, bytes
-  size_t used = 0;
-  size_t refusals = 0;  // to come
+  size_t used = 0, others = 0;  // bytes of the device, the latter another process's
+  size_t refusals = 0;          // to come
   Asked asked;
 };
 Card& card() {
@@ -125,6 +125,11 @@ void refuse_memory(size_t times) {
   card().refusals = times;
 }
 
+void leave_memory(std::optional<size_t> bytes) {
+  const Turn turn(card().turn);
+  card().others = bytes ? kAllMemory - card().used - *bytes : 0;
+}
+
 void enqueue(cudaStream_t stream, Work work) {
   const Turn turn(card().turn);
   CUstream_st& to = stream_of(stream);
@@ -163,7 +168,7 @@ cudaError_t cudaMallocAsync(void** to, size_t bytes, cudaStream_t) {
     --card().refusals;
     return cudaErrorMemoryAllocation;
   }
-  if (bytes > emulated::kAllMemory - card().used) return cudaErrorMemoryAllocation;
+  if (bytes > emulated::kAllMemory - card().used - card().others) return cudaErrorMemoryAllocation;
   std::byte* memory = emulated::allocate(bytes);
   if (!memory) return cudaErrorMemoryAllocation;
   emulated::count(&emulated::Asked::allocations);
@@ -201,7 +206,16 @@ cudaError_t cudaFreeHost(void* memory) {
 cudaError_t cudaMemGetInfo(size_t* free, size_t* all) {
   const Turn turn(card().turn);
   *all = emulated::kAllMemory;
-  *free = *all - card().used;
+  *free = *all - card().used - card().others;
+  return cudaSuccess;
+}
+// Its pool keeps nothing.
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
+  *pool = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void* value) {
+  *static_cast<uint64_t*>(value) = 0;
   return cudaSuccess;
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* of, const void* memory) {
