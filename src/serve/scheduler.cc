@@ -31,10 +31,8 @@ std::string mebibytes(size_t bytes) {
 /// With its own buffers made, so that all the rest of the memory is the sessions' from the start.
 std::shared_ptr<Engine> limited(std::shared_ptr<Engine> engine, size_t memory) {
   engine->set_memory_limit(memory);
-  if (engine->options().device == Device::kCpu) {
-    Session first(engine, {});
-    first.reserve(std::min(engine->options().chunk, first.context()));
-  }
+  Session first(engine, {});
+  first.reserve(std::min(engine->options().chunk, first.context()));
   return engine;
 }
 

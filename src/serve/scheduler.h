@@ -129,9 +129,6 @@ class Scheduler {
   bool set_aside(Waiting& waiting);
   /// Room for what a task's session may still come to. Throws kOutOfMemory.
   void reserve(Session& session, const Task& task) const;
-  bool sets_aside() const;
-  /// Bytes that running sessions may still take and that are not reserved.
-  size_t promised() const;
   size_t step_bytes() const;
   /// Keeps what a prompt has read for those that begin alike.
   void keep(const Running& r);

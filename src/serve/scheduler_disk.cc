@@ -147,28 +147,11 @@ void Scheduler::written(const ConversationName& name, uint64_t job, const Conver
 // Memory reserved for running sessions counts as taken.
 size_t Scheduler::lacking(size_t bytes) const {
   const Runtime& runtime = *engine_->runtime();
-  const size_t total = runtime.bytes_in_use() + runtime.bytes_reserved() + promised() + bytes;
+  const size_t total = runtime.bytes_in_use() + runtime.bytes_reserved() + bytes;
   return total > options_.memory ? total - options_.memory : 0;
 }
 
-// A GPU's engine sets nothing aside.
-bool Scheduler::sets_aside() const { return engine_->options().device == Device::kCpu; }
-
-size_t Scheduler::promised() const {
-  if (sets_aside()) return 0;
-  size_t bytes = running_.empty() ? 0 : step_bytes();
-  for (const auto& r : running_) {
-    size_t live = r->session ? r->session->ledger().total_bytes() : 0;
-    for (const Session& fork : r->forks) live += fork.ledger().total_bytes();
-    bytes += std::max(r->reserved, live) - live;
-  }
-  for (const Waiting& w : waiting_)
-    if (w.is_fetched()) bytes += w.bytes;
-  return bytes;
-}
-
 void Scheduler::reserve(Session& session, const Task& task) const {
-  if (!sets_aside()) return;
   // The last token of an answer is not appended.
   const size_t all = std::min(task.prompt.size() + task.max_tokens, session.context());
   session.reserve(all - session.tokens());
