@@ -362,6 +362,16 @@ TEST(ResolvedPolicy, SaysTheSameOfBothDevices) {
             "10:20] | heads 1: exact+k:int8+v:int8,sink=4,window=128 [protected 10:20]");
 }
 
+// A form that a text of 8,000 tokens can have is refused for a sample of 2,040: its share of heavy
+// rows is less than kvtc learns from. tune leaves it out for that (tools/eval/tune.cc).
+TEST(Refusals, SharesOfShortContextsAreTooFewRowsToLearnFrom) {
+  const char* const policy =
+      "express(heavy=12.5%,heavy_keys=0.15,s=6.4%)+k:kvtc(bits=2.25)+v:turboquant(bits=3),"
+      "window=32";
+  EXPECT_EQ(refusal({2, 4, 2, 64, {}, 8000}, policy), "");
+  expect_refused({2, 4, 2, 64, {}, 2040}, policy, "first 256 rows behind the window");
+}
+
 TEST(ResolvedPolicy, RefusesContextsThatACodecIsNoGoodFor) {
   for (const Device device : {Device::kCpu, Device::kCuda}) {
     const auto resolve = [&](const char* policy, size_t context) {

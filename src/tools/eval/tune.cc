@@ -34,7 +34,7 @@ class Tuner {
           return estimate_ledger(model->config(), session, context).effective_bits();
         };
         // Shares of a sample may be too few rows for what shares of the text are enough for.
-        if (o.samples > 0 && !o.tasks.empty()) bits_of(o.length);
+        bits_of(measure_.shortest());
         bits.push_back(bits_of(measure_.window()));
       } catch (const Error& e) {
         // Of the standard ones those that this model or device cannot have are not there.

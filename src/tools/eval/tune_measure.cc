@@ -46,6 +46,13 @@ void TuneMeasure::add_source(std::vector<Passage> passages, size_t pieces,
   sources_.push_back(std::move(source));
 }
 
+size_t TuneMeasure::shortest() const {
+  size_t least = window_;
+  for (const Source& source : sources_)
+    for (const Passage& p : source.passages) least = std::min(least, p.tokens.size());
+  return least;
+}
+
 std::vector<Passage> TuneMeasure::pieces_of(std::span<const int32_t> text) {
   const auto context = static_cast<size_t>(model_->config().context);
   window_ = o_.window;

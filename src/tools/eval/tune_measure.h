@@ -34,6 +34,8 @@ class TuneMeasure {
 
   /// Tokens per piece of the text.
   size_t window() const { return window_; }
+  /// Tokens of the shortest piece or sample.
+  size_t shortest() const;
   /// Nothing if `progress` returned false. `check` sees the bits [L][forms] as soon as they are
   /// known.
   std::optional<TuneLosses> losses(
