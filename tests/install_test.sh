@@ -29,7 +29,7 @@ strangers() {
     cmake --build "$prefix.cpp" >>"$work/log" || { cat "$work/log"; exit 1; }
   cmake -S "$repo/tests/install/from_c_alone" -B "$prefix.c" "${quiet[@]}" >"$work/log" &&
     cmake --build "$prefix.c" >>"$work/log" || { cat "$work/log"; exit 1; }
-  for program in cpp/from_c cpp/from_cpp cpp/from_docs1 cpp/from_docs2 cpp/from_docs4 cpp/from_docs_c1 cpp/from_docs_c2 c/from_c; do
+  for program in cpp/from_{c,cpp,docs1,docs2,docs4,docs_c1,docs_c2} c/from_c; do
     "$prefix.$program" "$model" || fail "$program of $prefix: status $?"
   done
   "$prefix.cpp/from_docs3" || fail "from_docs3 of $prefix: status $?"

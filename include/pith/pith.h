@@ -310,7 +310,7 @@ typedef struct pith_work {
 
 /* Runs the works of one token in one pass, which reads the weights once; prompts follow. The other
  * works do not change a session's bits. A failure is in its work's status and changes no other. The
- * step's own status is of works that are invalid together; then nothing has run. One size for all. */
+ * step's own status is of works that are invalid together; then nothing has run. Of one size. */
 pith_status pith_engine_step(const pith_engine* engine, pith_work* works, size_t count,
                              pith_error* error);
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cache/cuda/device_cache.h"
+#include "cache_bytes.h"
 #include "core/thread_pool.h"
 #include "harness.h"
 #include "kernels/cuda/uploads.h"
@@ -108,15 +108,15 @@ class Pair {
     saved_.reset();
     saved_ = make_gpu();
     if (probe_.rows > 0) saved_->start_error_probe(probe_, kSeed, 2);
-    load(*saved_, bytes);
-    EXPECT_EQ(save(*saved_), bytes) << "after " << tokens_ << " tokens";
+    load_cache(*saved_, bytes);
+    EXPECT_EQ(save_cache(*saved_), bytes) << "after " << tokens_ << " tokens";
     check(cudaStreamSynchronize(stream_), "a cache that was loaded");
   }
-  std::string save() { return save(*gpu_); }
+  std::string save() { return save_cache(*gpu_); }
   /// Whether what was loaded has said what the other did, bit for bit, and is still the same.
   testing::AssertionResult saved_is_same() {
     if (!saved_) return testing::AssertionFailure() << "nothing was saved";
-    const std::string a = save(), b = save(*saved_);
+    const std::string a = save(), b = save_cache(*saved_);
     if (saved_differs_ == 0 && a == b) return testing::AssertionSuccess();
     const auto at = std::ranges::mismatch(a, b).in1 - a.begin();
     return testing::AssertionFailure()
@@ -128,7 +128,7 @@ class Pair {
   /// nowhere. Throws what loading does.
   void load_anything(const std::string& bytes) {
     const auto cache = make_gpu();
-    load(*cache, bytes);
+    load_cache(*cache, bytes);
     const auto room = shape_of(static_cast<int>(dim_)).context - cache->tokens();
     for (size_t t = 0; t < std::min<size_t>(room, emulated() ? 4 : 40); ++t) {
       cache->begin_token();
@@ -340,26 +340,6 @@ class Pair {
   std::unique_ptr<DeviceCache> make_gpu() {
     return std::make_unique<DeviceCache>(device_, shape_of(static_cast<int>(dim_), sliding_),
                                          Policy::parse(policy_), kSeed, stream_, &rope_);
-  }
-  static std::string save(DeviceCache& cache) {
-    std::string bytes;
-    Archive a([&](std::span<const std::byte> more) {
-      bytes.append(reinterpret_cast<const char*>(more.data()), more.size());
-    });
-    Archive counted;
-    for (Archive* each : {&a, &counted}) {
-      cache.archive(*each);
-      for (int l = 0; l < kLayers; ++l) cache.archive_layer(l, *each);
-    }
-    EXPECT_EQ(counted.bytes(), bytes.size());
-    return bytes;
-  }
-  static void load(DeviceCache& cache, const std::string& bytes) {
-    const std::vector<char> own(bytes.begin(), bytes.end());  // a sanitizer sees its end
-    Archive a({reinterpret_cast<const std::byte*>(own.data()), own.size()}, "a test");
-    cache.archive(a);
-    for (int l = 0; l < kLayers; ++l) cache.archive_layer(l, a);
-    a.end();
   }
   std::vector<float> on_host(const DeviceArray<float>& out) const {
     std::vector<float> got(out.size());
