@@ -10,6 +10,7 @@
 
 #include "chat/filters.h"
 #include "chat/interpreter.h"
+#include "chat/lexer.h"
 
 namespace pith::chat {
 
@@ -118,20 +119,6 @@ Value to_float(Runtime&, const Value& self, const Arguments& a) {
     if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) return Value(out);
   }
   return a.has(0) ? a.at(0) : Value(0.0);
-}
-
-/// Of a number's prefix 0x, 0o or 0b; 0: it has none.
-int base_of(std::string_view text) {
-  if (text.size() < 3 || text[0] != '0') return 0;
-  switch (text[1]) {
-    case 'x':
-    case 'X': return 16;
-    case 'o':
-    case 'O': return 8;
-    case 'b':
-    case 'B': return 2;
-    default: return 0;
-  }
 }
 
 Value to_int(Runtime& rt, const Value& self, const Arguments& a) {

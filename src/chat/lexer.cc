@@ -199,18 +199,15 @@ class Lexer {
 
   /// An integer behind 0x, 0o or 0b, as a decimal.
   bool prefixed_number() {
-    constexpr std::pair<char, int> kBases[] = {{'x', 16}, {'o', 8}, {'b', 2}};
-    if (peek() != '0' || at_ + 2 >= text_.size()) return false;
-    const auto letter = static_cast<char>(text_[at_ + 1] | 0x20);
-    const auto* base = std::ranges::find(kBases, letter, &std::pair<char, int>::first);
-    if (base == std::end(kBases)) return false;
+    const int base = base_of(text_.substr(at_));
+    if (base == 0) return false;
     size_t end = at_ + 2;
     while (end < text_.size() && (is_letter(text_[end]) || is_digit(text_[end]))) ++end;
     std::string digits(text_.substr(at_ + 2, end - at_ - 2));
     std::erase(digits, '_');
     int64_t value = 0;
     const char* last = digits.data() + digits.size();
-    const auto read = std::from_chars(digits.data(), last, value, base->second);
+    const auto read = std::from_chars(digits.data(), last, value, base);
     if (read.ec != std::errc() || read.ptr != last) fail("a number that is none in its base");
     add(Token::Kind::kInteger, std::to_string(value));
     advance(end - at_);
@@ -332,6 +329,19 @@ class Lexer {
 };
 
 }  // namespace
+
+int base_of(std::string_view number) {
+  if (number.size() < 3 || number[0] != '0') return 0;
+  switch (number[1]) {
+    case 'x':
+    case 'X': return 16;
+    case 'o':
+    case 'O': return 8;
+    case 'b':
+    case 'B': return 2;
+    default: return 0;
+  }
+}
 
 std::vector<Token> tokenize(std::string_view source, const std::string& name) {
   if (source.size() > kMaxTemplate) {

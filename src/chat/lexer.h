@@ -28,6 +28,8 @@ struct Token {
   int line;
 };
 
+/// The base of a number that begins with 0x, 0o or 0b, in either case; 0: it begins otherwise.
+int base_of(std::string_view number);
 /// Throws as parse() does.
 std::vector<Token> tokenize(std::string_view source, const std::string& name);
 
