@@ -6,6 +6,7 @@
 // of strings of the trie of tokens with quotes, escapes or parts of characters alone.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -34,7 +35,8 @@ class Automaton {
   /// [vocabulary words]
   std::span<const uint32_t> mask(int32_t state);
 
-  /// Host memory of what is remembered. Past kMostBytes a new one should go on.
+  /// Host memory of what is remembered; at any time, by any thread. Past kMostBytes a new one
+  /// should go on.
   size_t bytes() const { return bytes_; }
   bool full() const { return bytes_ > kMostBytes; }
   static constexpr size_t kMostBytes = size_t{8} << 20;
@@ -89,7 +91,7 @@ class Automaton {
   std::map<Cell, int32_t> cell_numbers_;
   std::deque<State> states_;
   std::map<std::vector<int32_t>, int32_t> state_numbers_;
-  size_t bytes_ = 0;
+  std::atomic<size_t> bytes_{0};
   int32_t start_ = 0;
 };
 

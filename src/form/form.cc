@@ -43,9 +43,7 @@ AnswerForm::~AnswerForm() = default;
 
 size_t AnswerForm::bytes_remembered() const {
   const std::lock_guard guard(state_->lock);
-  if (!state_->shared) return 0;
-  const std::lock_guard of_automaton(state_->shared->lock);
-  return state_->shared->automaton.bytes();
+  return state_->shared ? state_->shared->automaton.bytes() : 0;
 }
 
 std::shared_ptr<const AnswerForm> AnswerForm::json_schema(
