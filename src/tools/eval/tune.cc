@@ -28,14 +28,14 @@ class Tuner {
     for (const std::string& form : o.forms.empty() ? TuneOptions::standard_forms() : o.forms) {
       const Policy policy = one_rule(form);
       try {
-        const auto bits_of = [&](size_t context) {
+        double most = 0;
+        // Shares of a sample may be too few rows for what shares of the text are enough for.
+        for (const size_t context : {measure_.shortest(), measure_.window()}) {
           StandaloneOptions session = o.session;
           session.policy = policy, session.context = context;
-          return estimate_ledger(model->config(), session, context).effective_bits();
-        };
-        // Shares of a sample may be too few rows for what shares of the text are enough for.
-        bits_of(measure_.shortest());
-        bits.push_back(bits_of(measure_.window()));
+          most = estimate_ledger(model->config(), session, context).effective_bits();
+        }
+        bits.push_back(most);
       } catch (const Error& e) {
         // Of the standard ones those that this model or device cannot have are not there.
         if (!o.forms.empty() || e.code() != ErrorCode::kUnsupported) throw;
