@@ -310,8 +310,8 @@ void Forward::step_caches(std::span<Sequence> sequences, int layer) {
       s.failure = std::current_exception();
     }
   };
-  // Each session on a thread of its own meets nobody; fewer sessions than threads share their KV
-  // heads and parts of these among all. Neither changes a bit.
+  // A session per thread runs alone on it. Fewer sessions than threads split their KV heads, and
+  // parts of these, over all threads. Neither changes a bit.
   const auto threads = static_cast<size_t>(context_.pool.size());
   if (!many_) return step(0);
   if (sequences.size() >= threads)

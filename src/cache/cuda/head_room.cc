@@ -83,7 +83,8 @@ StoreRoom HeadRoom::stores() const {
 size_t HeadRoom::codes_moved(size_t rows, size_t places) const {
   if (!s_.codes) return 0;
   const GroupedBytes block = s_.layer.codec->block_bytes(static_cast<int>(s_.site.dim));
-  return CodeRoom::bytes({block, s_.heads(), blocks(rows) + 1}, places) + kBlockRows * kBlockRows;
+  return CodeRoom::bytes({block, s_.heads(), whole_blocks(rows) / kBlockRows + 1}, places) +
+         kBlockRows * kBlockRows;
 }
 
 // Selections of many layers and sessions go together while they take no more than a piece, or than

@@ -18,7 +18,6 @@ class HeadRoom {
 
  private:
   bool flows() const { return s_.zones().flows(); }
-  size_t blocks(size_t rows) const { return (rows + kBlockRows - 1) / kBlockRows; }
   StoreRoom run_where_rows_flow() const;
   StoreRoom run() const;
   void add_selections(SpaceAsked& asked, const ChunkSpace& space, size_t places) const;
