@@ -1,9 +1,10 @@
 #pragma once
-// For tests of room: a cache that is counted as a session's is.
+// For tests of room: caches that are counted as sessions' are.
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cache_harness.h"
 
@@ -27,6 +28,37 @@ struct Counted {
   Rope rope;
   std::optional<KvCache> empty;
   std::unique_ptr<KvCache> cache;
+};
+
+/// A cache with counters of its own: a fork, or one that was restored.
+struct Moved {
+  Moved(MemoryCounter& from, MemoryCounter& all, const KvCache& of, bool with_room)
+      : whole(std::make_shared<MemoryCounter>(MemoryCounter::Whole{}, all)),
+        own(std::make_unique<MemoryCounter>(*whole)) {
+    const MemoryCounter::CopiesTo ours(from, *own, with_room);
+    cache = of.clone();
+  }
+  std::vector<std::byte> save(int layers) {
+    std::vector<std::byte> bytes;
+    Archive a([&](auto more) { bytes.insert(bytes.end(), more.begin(), more.end()); });
+    archive(a, layers);
+    return bytes;
+  }
+  void load(std::span<const std::byte> bytes, int layers) {
+    Archive a(bytes, "a test");
+    archive(a, layers);
+    a.end();
+  }
+
+  std::shared_ptr<MemoryCounter> whole;  // tables that forks share outlive it
+  std::unique_ptr<MemoryCounter> own;
+  std::unique_ptr<KvCache> cache;
+
+ private:
+  void archive(Archive& a, int layers) {
+    cache->archive(a);
+    for (int l = 0; l < layers; ++l) cache->archive_layer(l, a);
+  }
 };
 
 }  // namespace pith::test

@@ -101,7 +101,8 @@ std::vector<uint16_t> cluster_atoms(const Kernels& kernels, std::span<const uint
 void CsrRows::choose_online(const RowsRequest& request) {
   cluster_seed_ = online_cluster_seed(request);
   chosen_ = draw_online_parts(format_, request);
-  collected_.reserve(chosen_.size() * atom_dim());
+  // No more is taken before the first row: a store without rows has no bytes in any bound.
+  collected_.set_growth_limit(chosen_.size() * atom_dim());
 }
 
 void CsrRows::collect(const float* row) {
@@ -154,7 +155,6 @@ void CsrRows::archive_online(Archive& a) {
                                          chosen_.begin());
     const size_t parts = next_chosen_ * atom_dim();
     a.halves(collected_, parts);
-    if (a.loads()) collected_.reserve(chosen_.size() * atom_dim());
   } else if (wanted > 0) {
     const size_t parts = std::min(wanted * format_.chunks, format_.online);
     Array<uint16_t> atoms(context_.memory.beside(), MemoryKind::kShared);
