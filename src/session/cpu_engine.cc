@@ -63,6 +63,7 @@ class Held {
     std::ranges::copy(state, state_.begin());
   }
   void archive_state(Archive& a) { a.floats(state_, hidden_); }
+  bool has_logits() const { return !logits_.empty(); }
   /// Room for logits [V]; taken when they are asked for, and kept.
   std::span<float> logits(size_t vocabulary) {
     if (logits_.empty()) logits_.reserve(vocabulary);
@@ -130,6 +131,11 @@ class CpuSession final : public RoomyBackend {
   }
 
   Held& writes() { return held_.own(); }
+  /// As Held::logits; a bound that was found without them is none any more.
+  std::span<float> logits() {
+    if (!held_->has_logits()) forget_bound();
+    return writes().logits(static_cast<size_t>(config_.vocab));
+  }
   const KvCache& cache() const { return held_->cache(); }
   const float* state() const { return held_->state(); }
 
@@ -235,7 +241,7 @@ class CpuEngine final : public EngineBackend {
 
   std::span<const float> last_logits(SessionBackend& session) override {
     CpuSession& s = of(session);
-    const std::span<float> logits = s.writes().logits(static_cast<size_t>(model_->config().vocab));
+    const std::span<float> logits = s.logits();
     LogitsWork work{&session, logits.data()};
     finish({&work, 1});
     if (work.failure) std::rethrow_exception(work.failure);
