@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "serve/answer.h"
@@ -37,6 +38,11 @@ struct Running {
   bool reading() const { return answers.empty() && !over; }
   size_t left() const { return task->prompt.size() - reader->at(); }
   Session& session_of(size_t choice) { return choice == 0 ? *session : forks[choice - 1]; }
+  /// Of a choice; [V], or [0] where log-probabilities are not wanted.
+  std::span<float> logits_of(size_t choice) {
+    const size_t width = logits.size() / answers.size();
+    return std::span(logits).subspan(choice * width, width);
+  }
   Prompt prompt() const {
     return {task->prompt, task->fork_points, task->tenant, task->conversation};
   }

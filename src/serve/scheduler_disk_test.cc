@@ -186,7 +186,7 @@ TEST_F(SchedulerDisk, FilesHaveAQuota) {
   const Gauges now = scheduler_->gauges();
   EXPECT_EQ(now.on_disk, 2u);
   EXPECT_EQ(now.disk.dropped, 2u);
-  EXPECT_EQ(scheduler_->find_idle("a", ""), nullptr);  // used least recently
+  EXPECT_EQ(scheduler_->idle().find("a", ""), nullptr);  // used least recently
 }
 
 TEST_F(SchedulerDisk, WhatIsForgottenLeavesNoFile) {

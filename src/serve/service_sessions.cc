@@ -74,7 +74,7 @@ void Service::sessions(Visit& v) {
   Json list = Json::array();
   const std::string tenant = preparer_.prompt_tenant(v.reply->tenant(), "");
   scheduler_.call([&] {
-    for (const IdleSession& idle : scheduler_.idle())
+    for (const IdleSession& idle : scheduler_.idle().all())
       if (idle.tenant == tenant) list.push_back(summary(idle));
   });
   v.reply->json({{"object", "list"}, {"data", list}});
@@ -84,7 +84,7 @@ void Service::one_session(Visit& v) {
   Json out;
   scheduler_.call([&] {
     const IdleSession* idle =
-        scheduler_.find_idle(v.rest, preparer_.prompt_tenant(v.reply->tenant(), ""));
+        scheduler_.idle().find(v.rest, preparer_.prompt_tenant(v.reply->tenant(), ""));
     if (idle == nullptr) throw no_session(v.rest);
     out = summary(*idle);
     if (!idle->session) return;
@@ -149,7 +149,7 @@ IdleSession Service::state_of(const std::string& id, const std::string& who) {
   IdleSession out;
   scheduler_.call([&] {
     refuse_busy(id, tenant);
-    const IdleSession* idle = scheduler_.find_idle(id, tenant);
+    const IdleSession* idle = scheduler_.idle().find(id, tenant);
     if (idle == nullptr) throw no_session(id);
     out = {id, tenant, idle->policy, nullptr, idle->used};
     if (idle->session) out.session = std::make_shared<const Session>(idle->session->fork());
@@ -178,7 +178,7 @@ size_t Service::erase_session(const std::string& id, const std::string& who) {
   scheduler_.call([&] {
     const std::string tenant = preparer_.prompt_tenant(who, "");
     refuse_busy(id, tenant);
-    const IdleSession* idle = scheduler_.find_idle(id, tenant);
+    const IdleSession* idle = scheduler_.idle().find(id, tenant);
     if (idle == nullptr) throw no_session(id);
     tokens = tokens_of(*idle);
     scheduler_.forget(id, tenant);
@@ -238,10 +238,10 @@ void Service::slots(Visit& v) {
   scheduler_.call([&] {
     for (size_t i = 0; i < options_.parallel; ++i) {
       const std::string id = fmt::format("slot-{}", i);
-      const IdleSession* idle = scheduler_.find_idle(id, tenant);
+      const IdleSession* idle = scheduler_.idle().find(id, tenant);
       list.push_back({{"id", i},
                       {"n_ctx", preparer_.context()},
-                      {"is_processing", scheduler_.is_running(id, tenant)},
+                      {"is_processing", scheduler_.batch().has(id, tenant)},
                       {"n_past", idle == nullptr ? 0 : tokens_of(*idle)}});
     }
   });
