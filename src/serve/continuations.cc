@@ -30,10 +30,7 @@ bool Continuations::take_over(const Task& task, std::chrono::steady_clock::time_
   if (!files_ || !task.reuse || task.conversation.empty()) return true;
   const IdleSession* here = idle_.find(task.conversation, task.tenant);
   size_t tokens = 0;
-  if (here) {
-    tokens = here->session ? here->session->tokens() : here->file->tokens;
-    if (here->writing > 0) tokens = SIZE_MAX;
-  }
+  if (here) tokens = here->writing > 0 ? SIZE_MAX : here->tokens();
   if (const auto found = files_->take({task.conversation, task.tenant, task.policy, 0}, tokens)) {
     idle_.adopt(found->first, found->second);
     return true;

@@ -21,6 +21,7 @@ struct IdleSession {
   uint64_t writing = 0;  ///< the job that writes the session; 0: none
   uint64_t since = 0;    ///< later jobs alone are of this conversation
 
+  size_t tokens() const { return session ? session->tokens() : file->tokens; }
   bool held() const { return session || file; }
   /// True if all that is in memory is in the file too.
   bool saved() const;

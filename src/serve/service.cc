@@ -1,15 +1,10 @@
-// Routes, refusals before a body is read, and the small answers.
-
 #include "serve/service.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
 
 #include "pith/tokenizer.h"
-#include "pith/version.h"
-#include "serve/heap.h"
 #include "serve/listener_agents.h"
 
 namespace pith::serve {
@@ -51,6 +46,10 @@ void refuse(Visit& v, const Refusal& refusal) {
   v.reply->send(std::move(response));
 }
 
+GateOptions gate_options(const ServeOptions& o, const Preparer& preparer) {
+  return {o.sampling, preparer.tokenizer().vocab_size(), preparer.context(), o.strict};
+}
+
 GuardOptions guard_options(const ServeOptions& o) {
   return {o.address, o.hosts, o.keys, o.origins};
 }
@@ -59,54 +58,68 @@ GuardOptions guard_options(const ServeOptions& o) {
 
 Service::Service(const std::shared_ptr<Engine>& engine, std::shared_ptr<const ChatTemplate> chat,
                  const ServeOptions& options, size_t memory)
-    : engine_(engine),
-      options_(options),
+    : options_(options),
       guard_(guard_options(options)),
-      created_(std::time(nullptr)),
       preparer_(engine, std::move(chat), options),
       metrics_(options.name),
       files_(files_of(options, *engine->model())),
       scheduler_(engine, scheduler_options(options, memory, files_), metrics_),
+      answers_(preparer_, gate_options(options, preparer_), scheduler_),
+      tokens_(preparer_, gate_options(options, preparer_)),
+      models_(engine, options_, preparer_),
+      status_(scheduler_, metrics_),
+      named_(engine, options_, preparer_, files_, scheduler_, metrics_),
+      sessions_(options_, preparer_, scheduler_, named_),
+      routes_(all_routes()),
       workers_(2) {}
 
-const std::vector<Service::Route>& Service::routes() {
-  static const std::vector<Route> kRoutes = {
-      {"GET", "/", &Service::page},
-      {"GET", "/page/", &Service::page},
-      {"GET", "/health", &Service::health},
-      {"GET", "/v1/health", &Service::health},
-      {"GET", "/v1/models", &Service::models},
-      {"GET", "/models", &Service::models},
-      {"GET", "/v1/models/", &Service::one_model},
-      {"POST", "/v1/chat/completions", &Service::chat},
-      {"POST", "/chat/completions", &Service::chat},
-      {"POST", "/v1/completions", &Service::completions},
-      {"POST", "/completions", &Service::completions},
-      {"POST", "/infill", &Service::infill},
-      {"POST", "/v1/responses", &Service::responses},
-      {"POST", "/responses", &Service::responses},
-      {"POST", "/v1/messages", &Service::messages},
-      {"POST", "/v1/messages/count_tokens", &Service::count_message_tokens},
-      {"POST", "/tokenize", &Service::tokenize},
-      {"POST", "/detokenize", &Service::detokenize},
-      {"POST", "/apply-template", &Service::apply_template},
-      {"POST", "/v1/chat/completions/input_tokens", &Service::count_tokens},
-      {"GET", "/props", &Service::props},
-      {"GET", "/metrics", &Service::metrics},
-      {"GET", "/slots", &Service::slots},
-      {"POST", "/slots/", &Service::change_slot},
-      {"GET", "/v1/pith/status", &Service::status},
-      {"GET", "/v1/pith/sessions", &Service::sessions},
-      {"GET", "/v1/pith/sessions/", &Service::one_session},
-      {"POST", "/v1/pith/sessions/", &Service::change_session},
-      {"DELETE", "/v1/pith/sessions/", &Service::delete_session},
-      {"POST", "/v1/pith/cache/clear", &Service::clear_cache},
+std::vector<Service::Route> Service::all_routes() {
+  const auto by = [](auto& endpoints, auto handler) {
+    return [&endpoints, handler](Visit& v) { (endpoints.*handler)(v); };
   };
-  return kRoutes;
+  using A = AnswerEndpoints;
+  using M = ModelEndpoints;
+  using N = SessionEndpoints;
+  using S = StatusEndpoints;
+  using T = TokenEndpoints;
+  // Probes come every few seconds and must not wait behind long prompts.
+  constexpr bool kAtOnce = true;
+  return {
+      {"GET", "/", by(status_, &S::page)},
+      {"GET", "/page/", by(status_, &S::page)},
+      {"GET", "/health", by(status_, &S::health), kAtOnce},
+      {"GET", "/v1/health", by(status_, &S::health), kAtOnce},
+      {"GET", "/v1/models", by(models_, &M::models)},
+      {"GET", "/models", by(models_, &M::models)},
+      {"GET", "/v1/models/", by(models_, &M::one_model)},
+      {"POST", "/v1/chat/completions", by(answers_, &A::chat)},
+      {"POST", "/chat/completions", by(answers_, &A::chat)},
+      {"POST", "/v1/completions", by(answers_, &A::completions)},
+      {"POST", "/completions", by(answers_, &A::completions)},
+      {"POST", "/infill", by(answers_, &A::infill)},
+      {"POST", "/v1/responses", by(answers_, &A::responses)},
+      {"POST", "/responses", by(answers_, &A::responses)},
+      {"POST", "/v1/messages", by(answers_, &A::messages)},
+      {"POST", "/v1/messages/count_tokens", by(tokens_, &T::count_message_tokens)},
+      {"POST", "/tokenize", by(tokens_, &T::tokenize)},
+      {"POST", "/detokenize", by(tokens_, &T::detokenize)},
+      {"POST", "/apply-template", by(tokens_, &T::apply_template)},
+      {"POST", "/v1/chat/completions/input_tokens", by(tokens_, &T::count_tokens)},
+      {"GET", "/props", by(models_, &M::props)},
+      {"GET", "/metrics", by(status_, &S::metrics)},
+      {"GET", "/slots", by(sessions_, &N::slots)},
+      {"POST", "/slots/", by(sessions_, &N::change_slot)},
+      {"GET", "/v1/pith/status", by(status_, &S::status)},
+      {"GET", "/v1/pith/sessions", by(sessions_, &N::sessions)},
+      {"GET", "/v1/pith/sessions/", by(sessions_, &N::one_session)},
+      {"POST", "/v1/pith/sessions/", by(sessions_, &N::change_session)},
+      {"DELETE", "/v1/pith/sessions/", by(sessions_, &N::delete_session)},
+      {"POST", "/v1/pith/cache/clear", by(sessions_, &N::clear_cache)},
+  };
 }
 
 const Service::Route* Service::find(const http::Request& request, bool* other_method) const {
-  for (const Route& route : routes()) {
+  for (const Route& route : routes_) {
     const std::string_view path = route.path;
     const bool fits = takes_more(path)
                           ? request.path.starts_with(path) && request.path.size() > path.size()
@@ -167,7 +180,7 @@ void Service::handle(http::Request request, std::shared_ptr<http::Exchange> exch
   visit->request = std::move(request);
   const auto run = [this, route, visit] {
     try {
-      (this->*route->handler)(*visit);
+      route->handler(*visit);
     } catch (const Refusal& refusal) {
       refuse(*visit, refusal);
     } catch (const Error& error) {
@@ -180,78 +193,7 @@ void Service::handle(http::Request request, std::shared_ptr<http::Exchange> exch
       visit->reply->refuse(refusal);
     }
   };
-  // Probes come every few seconds and must not wait behind long prompts.
-  route->handler == &Service::health ? run() : workers_.add(run);
-}
-
-GateOptions Service::gate_options() const {
-  return {options_.sampling, preparer_.tokenizer().vocab_size(), preparer_.context(),
-          options_.strict};
-}
-
-void Service::health(Visit& v) {
-  if (scheduler_.draining()) throw Refusal(503, "draining", "the server is about to end");
-  v.reply->send(json_response(R"({"status":"ok"})"));
-}
-
-Json Service::model_json(const Preset& preset) const {
-  const ModelConfig& config = engine_->model()->config();
-  const Ledger cost =
-      estimate_ledger(config, preset.session, preparer_.context(), engine_->options().device);
-  return {{"id", preset.id},
-          {"object", "model"},
-          {"created", created_},
-          {"owned_by", "pith"},
-          {"max_model_len", preparer_.context()},
-          {"meta",
-           {{"n_ctx_train", config.context},
-            {"n_vocab", config.vocab},
-            {"n_embd", config.hidden},
-            {"size", engine_->model()->weight_bytes()}}},
-          {"pith",
-           {{"policy", preset.session.policy.to_string()},
-            {"context", preparer_.context()},
-            {"bytes_worst_case", cost.total_bytes()},
-            {"bits", cost.effective_bits()}}}};
-}
-
-void Service::models(Visit& v) {
-  Json list = Json::array();
-  for (const Preset& preset : preparer_.presets()) list.push_back(model_json(preset));
-  v.reply->json({{"object", "list"}, {"data", list}});
-}
-
-void Service::one_model(Visit& v) {
-  const std::string id = v.rest;
-  const Preset& preset = preparer_.preset(id);
-  Json json = model_json(preset);
-  v.reply->json(json);
-}
-
-void Service::props(Visit& v) {
-  v.reply->json({{"default_generation_settings",
-                  {{"n_ctx", preparer_.context()},
-                   {"params",
-                    {{"temperature", options_.sampling.temperature},
-                     {"top_k", options_.sampling.top_k},
-                     {"top_p", options_.sampling.top_p},
-                     {"min_p", options_.sampling.min_p}}}}},
-                 {"total_slots", options_.parallel},
-                 {"model_path", options_.name},
-                 {"chat_template", preparer_.chat() ? preparer_.chat()->name() : ""},
-                 {"build_info", "pith " PITH_VERSION},
-                 {"pith",
-                  {{"chunk", engine_->options().chunk},
-                   {"prefill_share", options_.prefill_share},
-                   {"queue", options_.queue},
-                   {"queue_seconds", options_.queue_seconds}}}});
-}
-
-void Service::metrics(Visit& v) {
-  Gauges now = scheduler_.gauges();
-  now.heap = heap_bytes();
-  v.reply->send(
-      {200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, metrics_.text(now)});
+  route->at_once ? run() : workers_.add(run);
 }
 
 }  // namespace pith::serve

@@ -1,7 +1,7 @@
-// Text to tokens and back, in llama.cpp's form.
+#include "serve/token_endpoints.h"
 
 #include "pith/tokenizer.h"
-#include "serve/service.h"
+#include "serve/json_gate.h"
 
 namespace pith::serve {
 namespace {
@@ -17,7 +17,7 @@ Json piece_json(const std::string& piece) {
 
 }  // namespace
 
-void Service::tokenize(Visit& v) {
+void TokenEndpoints::tokenize(Visit& v) {
   const Json body = parse_object(v.request.body);
   Fields f(body);
   const auto content = f.text("content", 16 * preparer_.context() + 4096);
@@ -34,26 +34,26 @@ void Service::tokenize(Visit& v) {
   v.reply->json({{"tokens", pieces}});
 }
 
-void Service::detokenize(Visit& v) {
+void TokenEndpoints::detokenize(Visit& v) {
   const Json body = parse_object(v.request.body);
   Fields f(body);
   const auto ids = f.ids("tokens", kMostValues, preparer_.tokenizer().vocab_size());
   v.reply->json({{"content", preparer_.tokenizer().decode(ids)}});
 }
 
-void Service::apply_template(Visit& v) {
-  v.reply->json({{"prompt", preparer_.rendered(
-                                template_call(parse_object(v.request.body), gate_options()))}});
+void TokenEndpoints::apply_template(Visit& v) {
+  v.reply->json(
+      {{"prompt", preparer_.rendered(template_call(parse_object(v.request.body), gate_options_))}});
 }
 
-void Service::count_tokens(Visit& v) {
-  const Call call = template_call(parse_object(v.request.body), gate_options());
+void TokenEndpoints::count_tokens(Visit& v) {
+  const Call call = template_call(parse_object(v.request.body), gate_options_);
   v.reply->json({{"object", "response.input_tokens"},
                  {"input_tokens", preparer_.chat_tokens(call).ids.size()}});
 }
 
-void Service::count_message_tokens(Visit& v) {
-  const Call call = messages_call(parse_object(v.request.body), gate_options(), false);
+void TokenEndpoints::count_message_tokens(Visit& v) {
+  const Call call = messages_call(parse_object(v.request.body), gate_options_, false);
   v.reply->json({{"input_tokens", preparer_.chat_tokens(call).ids.size()}});
 }
 

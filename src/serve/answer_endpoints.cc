@@ -1,4 +1,4 @@
-// Chat and text completions.
+#include "serve/answer_endpoints.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,6 @@
 #include "pith/tokenizer.h"
 #include "pith/version.h"
 #include "serve/listeners.h"
-#include "serve/service.h"
 
 namespace pith::serve {
 namespace {
@@ -31,28 +30,28 @@ std::string prefix_of(Shape shape, Form form) {
 
 }  // namespace
 
-void Service::chat(Visit& v) {
-  answer(v, chat_call(parse_object(v.request.body), gate_options()), Shape::kCompletions);
+void AnswerEndpoints::chat(Visit& v) {
+  answer(v, chat_call(parse_object(v.request.body), gate_options_), Shape::kCompletions);
 }
 
-void Service::completions(Visit& v) {
-  answer(v, text_call(parse_object(v.request.body), gate_options()), Shape::kCompletions);
+void AnswerEndpoints::completions(Visit& v) {
+  answer(v, text_call(parse_object(v.request.body), gate_options_), Shape::kCompletions);
 }
 
-void Service::responses(Visit& v) {
+void AnswerEndpoints::responses(Visit& v) {
   const Json body = parse_object(v.request.body);
-  answer(v, responses_call(body, gate_options()), Shape::kResponses, responses_echo(body));
+  answer(v, responses_call(body, gate_options_), Shape::kResponses, responses_echo(body));
 }
 
-void Service::messages(Visit& v) {
-  answer(v, messages_call(parse_object(v.request.body), gate_options()), Shape::kMessages);
+void AnswerEndpoints::messages(Visit& v) {
+  answer(v, messages_call(parse_object(v.request.body), gate_options_), Shape::kMessages);
 }
 
-void Service::infill(Visit& v) {
-  answer(v, infill_call(parse_object(v.request.body), gate_options()), Shape::kInfill);
+void AnswerEndpoints::infill(Visit& v) {
+  answer(v, infill_call(parse_object(v.request.body), gate_options_), Shape::kInfill);
 }
 
-void Service::answer(Visit& v, Call call, Shape shape, Json repeated) {
+void AnswerEndpoints::answer(Visit& v, Call call, Shape shape, Json repeated) {
   if (call.conversation.empty())
     if (const std::string* session = v.request.find("X-Session-ID")) call.conversation = *session;
   auto tasks = preparer_.tasks(call, v.reply->tenant());

@@ -1,11 +1,23 @@
-// The page's files, and what its side panel asks for.
+#include "serve/status_endpoints.h"
 
+#include "serve/heap.h"
 #include "serve/page.h"
-#include "serve/service.h"
 
 namespace pith::serve {
 
-void Service::page(Visit& v) {
+void StatusEndpoints::health(Visit& v) {
+  if (scheduler_.draining()) throw Refusal(503, "draining", "the server is about to end");
+  v.reply->send(json_response(R"({"status":"ok"})"));
+}
+
+void StatusEndpoints::metrics(Visit& v) {
+  Gauges now = scheduler_.gauges();
+  now.heap = heap_bytes();
+  v.reply->send(
+      {200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, metrics_.text(now)});
+}
+
+void StatusEndpoints::page(Visit& v) {
   const std::string name = v.rest.empty() ? "index.html" : v.rest;
   for (const PageFile& file : page_files()) {
     if (file.name != name) continue;
@@ -22,7 +34,7 @@ void Service::page(Visit& v) {
   throw Refusal(404, "not_found", "the page has no such file");
 }
 
-void Service::status(Visit& v) {
+void StatusEndpoints::status(Visit& v) {
   const Gauges g = scheduler_.gauges();
   v.reply->json({{"running", g.running},
                  {"waiting", g.waiting},

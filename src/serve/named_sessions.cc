@@ -1,0 +1,152 @@
+#include "serve/named_sessions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <filesystem>
+
+#include "pith/saved.h"
+
+namespace pith::serve {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+/// Of a file in the folder for sessions: it cannot name one elsewhere, nor a hidden one.
+std::filesystem::path file_in(const std::filesystem::path& folder, const std::string& name,
+                              const char* param) {
+  if (folder.empty())
+    throw Refusal(400, "unsupported", "sessions are not saved here; start with --slot-save-path");
+  const bool plain = !name.empty() && name.size() <= 100 && name[0] != '.' &&
+                     std::all_of(name.begin(), name.end(), [](unsigned char c) {
+                       return std::isalnum(c) || c == '.' || c == '_' || c == '-';
+                     });
+  if (!plain)
+    throw wrong(param, "must have 1 to 100 letters, digits, '.', '_' or '-', and no dot first");
+  std::filesystem::path path = folder / name;
+  if (std::filesystem::is_symlink(path)) throw wrong(param, "names a link");
+  return path;
+}
+
+}  // namespace
+
+Refusal no_session(const std::string& id) {
+  return {
+      404, "session_not_found",
+      fmt::format("there is no session '{}' that waits for its next request", id.substr(0, 130))};
+}
+
+NamedSessions::NamedSessions(std::shared_ptr<Engine> engine, const ServeOptions& options,
+                             const Preparer& preparer,
+                             std::shared_ptr<const ConversationFiles> files, Scheduler& scheduler,
+                             Metrics& metrics)
+    : engine_(std::move(engine)),
+      options_(options),
+      preparer_(preparer),
+      files_(std::move(files)),
+      scheduler_(scheduler),
+      metrics_(metrics) {}
+
+void NamedSessions::refuse_busy(const std::string& id, const std::string& tenant) {
+  if (scheduler_.has_request(id, tenant))
+    throw Refusal(
+        409, "session_busy",
+        fmt::format("the session '{}' has a request that is not answered yet", id.substr(0, 130)));
+}
+
+void NamedSessions::add(IdleSession session) {
+  const std::span<const int32_t> ids = session.session->token_ids();
+  const std::vector<int32_t> tokens(ids.begin(), ids.end());
+  scheduler_.call([&] {
+    refuse_busy(session.id, session.tenant);
+    scheduler_.tree().keep(*session.session, {tokens, {}, session.tenant, session.id});
+    scheduler_.hold(std::move(session));
+  });
+}
+
+IdleSession NamedSessions::copy(const std::string& id, const std::string& who) {
+  const std::string tenant = preparer_.prompt_tenant(who, "");
+  IdleSession out;
+  scheduler_.call([&] {
+    refuse_busy(id, tenant);
+    const IdleSession* idle = scheduler_.idle().find(id, tenant);
+    if (idle == nullptr) throw no_session(id);
+    out = {id, tenant, idle->policy, nullptr, idle->used};
+    if (idle->session) out.session = std::make_shared<const Session>(idle->session->fork());
+  });
+  if (out.session) return out;
+  for (const Preset& preset : preparer_.presets())
+    if (preset.key == out.policy)
+      out.session = std::make_shared<const Session>(
+          files_->read({engine_, preset.session}, {id, tenant, out.policy, out.used}));
+  if (!out.session)
+    throw Refusal(
+        409, "session_on_disk",
+        fmt::format("the session '{}' is on disk, under a policy that is no preset's; its "
+                    "next request brings it back",
+                    id.substr(0, 130)));
+  return out;
+}
+
+size_t NamedSessions::erase(const std::string& id, const std::string& who) {
+  size_t tokens = 0;
+  scheduler_.call([&] {
+    const std::string tenant = preparer_.prompt_tenant(who, "");
+    refuse_busy(id, tenant);
+    const IdleSession* idle = scheduler_.idle().find(id, tenant);
+    if (idle == nullptr) throw no_session(id);
+    tokens = idle->tokens();
+    scheduler_.forget(id, tenant);
+  });
+  return tokens;
+}
+
+Json NamedSessions::save(const std::string& id, const std::string& who, const std::string& name,
+                         bool replace) {
+  const auto path = file_in(options_.save_folder, name, "name");
+  if (!replace && std::filesystem::exists(path))
+    throw Refusal(409, "file_exists",
+                  fmt::format("there is a file '{}' already; name another, or say "
+                              "\"replace\": true",
+                              name),
+                  "name");
+  const std::shared_ptr<const Session> copy = this->copy(id, who).session;
+  const auto start = Clock::now();  // answers go on meanwhile
+  try {
+    copy->save(path, {.replace = replace});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kIo) throw;
+    throw Refusal(507, "disk_full", error.what());
+  }
+  const double ms = milliseconds_since(start);
+  metrics_.saved(ms / 1000);
+  return {{"id", id},
+          {"filename", name},
+          {"n_saved", copy->tokens()},
+          {"n_written", std::filesystem::file_size(path)},
+          {"timings", {{"save_ms", ms}}}};
+}
+
+Json NamedSessions::restore(const std::string& id, const std::string& who, const std::string& name,
+                            const std::string& model) {
+  const auto path = file_in(options_.save_folder, name, "name");
+  const auto start = Clock::now();
+  const Preset& preset = preparer_.preset(model);
+  const std::string tenant = preparer_.prompt_tenant(who, "");
+  auto session = std::make_shared<Session>(Session::restore(engine_, path, preset.session));
+  const size_t tokens = session->tokens();
+  add({id, tenant, preset.key, session});
+  return {{"id", id},
+          {"filename", name},
+          {"n_restored", tokens},
+          {"n_read", std::filesystem::file_size(path)},
+          {"timings", {{"restore_ms", milliseconds_since(start)}}}};
+}
+
+}  // namespace pith::serve
