@@ -21,7 +21,7 @@ namespace pith::serve {
 /// On the scheduler's thread.
 class Admission {
  public:
-  /// What admission asks and fills.
+  /// The other parts of the scheduler.
   struct Parts {
     Requests& requests;
     PrefixTree& tree;
@@ -62,7 +62,7 @@ class Admission {
     bool looked = false;  // for its conversation at servers that leave
     int tries = 0;        // to begin
   };
-  /// What becomes of who is first in the queue.
+  /// The fate of the first in the queue.
   enum class Next : uint8_t { kWaits, kWaitsForDisk, kAgain, kLeaves };
 
   Next try_first();

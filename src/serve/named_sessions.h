@@ -1,5 +1,5 @@
 #pragma once
-// What a client does with its idle sessions: copies, files of a name that it chooses.
+// Idle sessions in the hands of clients: copies, and files of a name that they choose.
 
 #include <memory>
 #include <string>

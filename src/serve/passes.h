@@ -1,5 +1,5 @@
 #pragma once
-// What the engine is given: a pass with a token for each answer, and a chunk of one prompt between
+// Works for the engine: a pass with a token for each answer, and a chunk of one prompt between
 // two passes.
 
 #include <memory>

@@ -37,7 +37,7 @@ class Requests {
   void leaves_conversation(const Task& task);
   /// A task neither waits nor runs any more.
   void ended() { --busy_; }
-  /// What a running task took, of which the time until a full queue is estimated.
+  /// The time of a task that ran: retry_after() is estimated from it.
   void took(double seconds) { seconds_each_ = 0.8 * seconds_each_ + 0.2 * seconds; }
 
   /// True for the first call.

@@ -42,7 +42,7 @@ class SessionSpill {
   Workers thread_{1};  // last: its jobs use the above
 };
 
-/// Whether a prompt goes on from these tokens.
+/// Whether a prompt begins with these tokens and is longer.
 bool begins(std::span<const int32_t> prompt, std::span<const int32_t> ids);
 
 }  // namespace pith::serve

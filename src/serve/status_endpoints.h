@@ -16,7 +16,7 @@ class StatusEndpoints {
   void metrics(Visit& v);
   /// The page's files.
   void page(Visit& v);
-  /// What the page's side panel shows.
+  /// For the page's side panel.
   void status(Visit& v);
 
  private:
