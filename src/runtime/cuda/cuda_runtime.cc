@@ -27,10 +27,15 @@ ShapeSpace& CudaRuntime::space(int query_heads, int kv_heads, int head_dim) {
 }
 
 void CudaRuntime::check_card(bool anew) {
+  // Soon enough to see memory that another program takes; the question is slow.
+  constexpr std::chrono::milliseconds kOften{100};
+  const auto now = std::chrono::steady_clock::now();
+  anew = anew && now - card_asked_ >= kOften;
   const size_t live = memory.total(), aside = set_aside(memory);
   const size_t taken = live - std::min(live, live_then_);
   if (!anew && aside + taken <= card_had_) return;
   card_had_ = check_card_has(aside);
+  card_asked_ = now;
   live_then_ = live;
 }
 

@@ -2,6 +2,7 @@
 // Shared on the GPU by engines and layers' caches of one runtime: the stream, the turn of whoever
 // gives it work, and space for layers of one shape.
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -72,7 +73,7 @@ struct CudaRuntime final : RuntimeBackend {
   ShapeSpace& space(int query_heads, int kv_heads, int head_dim);
 
   /// Throws kOutOfMemory where the card has less than is set aside. It is asked if it must be, or
-  /// `anew`. The turn is the caller's.
+  /// `anew` where it was not asked just now. The turn is the caller's.
   void check_card(bool anew);
 
   int probe_threads;
@@ -89,6 +90,7 @@ struct CudaRuntime final : RuntimeBackend {
 
  private:
   size_t card_had_ = 0, live_then_ = 0;  // bytes when the card was last asked
+  std::chrono::steady_clock::time_point card_asked_;
 };
 
 /// Has the stream's turn; the runtime's GPU is current meanwhile.
