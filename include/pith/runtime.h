@@ -21,7 +21,7 @@ struct RuntimeOptions {
   /// The device of tensors, caches and passes, without fallback. kCuda: the CUDA device that is
   /// current in the thread that constructs it, whichever is current where it is called.
   Device device = Device::kCpu;
-  int threads = 0;  ///< 0 = all cores; on the GPU only the error probe uses them
+  int threads = 0;  ///< 0 = all cores; on the GPU the error probe's, and up to 8 of many sessions
   /// Most bytes of all engines, sessions and layers together, without weights; 0 = no limit.
   size_t memory_limit = 0;
   /// CPU: "scalar", "avx2", "avx512" or "avx512_vnni"; "" = that of PITH_ISA, or the best.

@@ -24,13 +24,13 @@ constexpr int kSpins = 4000;
 // State::inside: how many workers are in the loop, and whether it takes more.
 constexpr uint32_t kClosed = 1u << 31;
 
-int usable_cores() {
+}  // namespace
+
+int ThreadPool::cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
   return static_cast<int>(std::thread::hardware_concurrency());
 }
-
-}  // namespace
 
 struct ThreadPool::State {
   std::vector<std::thread> threads;
@@ -98,7 +98,7 @@ struct ThreadPool::State {
 };
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
-  if (threads <= 0) threads = usable_cores();
+  if (threads <= 0) threads = cores();
   try {
     for (int w = 1; w < threads; ++w) state_->threads.emplace_back([this, w] { state_->work(w); });
   } catch (const std::system_error& error) {

@@ -32,6 +32,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const;
+  /// That this process may use.
+  static int cores();
 
   /// Calls f(index, worker) for each index in [0, n), each once, in any order; returns when all are
   /// done. The first exception thrown is rethrown here after the loop has drained.

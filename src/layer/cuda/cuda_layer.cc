@@ -64,7 +64,7 @@ class CudaLayer final : public LayerBackend {
                                                  space_->common, o.layer);
     cache_->protect(o.protect);
     if (o.error_probe.rows > 0)
-      cache_->start_error_probe(o.error_probe, o.seed, runtime.probe_threads);
+      cache_->start_error_probe(o.error_probe, o.seed, runtime.host_threads);
   }
   CudaLayer(const CudaLayer& o)
       : runtime_(o.runtime_),

@@ -13,7 +13,7 @@ int current_device() {
 
 CudaRuntime::CudaRuntime(const RuntimeOptions& o)
     : RuntimeBackend(o.memory_limit),
-      probe_threads(o.threads),
+      host_threads(o.threads),
       make_room(o.make_room),
       device(current_device()) {}
 
@@ -24,6 +24,13 @@ ShapeSpace& CudaRuntime::space(int query_heads, int kv_heads, int head_dim) {
     space = std::make_unique<ShapeSpace>(memory, shape, stream.stream);
   }
   return *space;
+}
+
+// More threads than these take longer to wake than they save.
+ThreadPool& CudaRuntime::host() {
+  constexpr int kMost = 8;
+  if (!host_) host_.emplace(std::min(kMost, host_threads > 0 ? host_threads : ThreadPool::cores()));
+  return *host_;
 }
 
 void CudaRuntime::check_card(bool anew) {

@@ -76,7 +76,10 @@ struct CudaRuntime final : RuntimeBackend {
   /// `anew` where it was not asked just now. The turn is the caller's.
   void check_card(bool anew);
 
-  int probe_threads;
+  /// Of the host, for work that is each session's own. The turn is the caller's.
+  ThreadPool& host();
+
+  int host_threads;  ///< 0 = one per core
   std::function<bool()> make_room;
   UploadRing uploads;  // of layers; outlives what the stream does
   OwnStream stream;
@@ -91,6 +94,7 @@ struct CudaRuntime final : RuntimeBackend {
  private:
   size_t card_had_ = 0, live_then_ = 0;  // bytes when the card was last asked
   std::chrono::steady_clock::time_point card_asked_;
+  std::optional<ThreadPool> host_;
 };
 
 /// Has the stream's turn; the runtime's GPU is current meanwhile.

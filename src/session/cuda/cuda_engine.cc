@@ -198,11 +198,21 @@ class CudaEngine final : public EngineBackend {
       of(*begun.front()->session).cache().run(late);
       // The next token's descriptors are written while the device works on this one's.
       shared_.forward.wait_for_uploads();
-      for (TokenWork* w : begun)
-        if (!w->failure) of(*w->session).cache().begin_ahead();
+      begin_ahead(begun);
     } catch (...) {
       for (TokenWork* w : begun) w->failure = std::current_exception();
     }
+  }
+
+  /// Each session's is a loop over its heads on the host, as long as what the device does meanwhile
+  /// for all of them.
+  void begin_ahead(std::span<TokenWork* const> works) {
+    constexpr size_t kFew = 16;
+    auto begin = [&](size_t i, int /*worker*/) {
+      if (!works[i]->failure) of(*works[i]->session).cache().begin_ahead();
+    };
+    if (works.size() >= kFew) return shared_.runtime.host().parallel_for(works.size(), begin);
+    for (size_t i = 0; i < works.size(); ++i) begin(i, 0);
   }
 
   void make_logits(const std::vector<CudaSession*>& sessions) {

@@ -56,7 +56,7 @@ CudaHeld::CudaHeld(CudaShared& shared, const SessionOptions& o)
       state_(memory_.own(), MemoryKind::kScratch, width(), shared.runtime.stream.stream) {
   cache_->protect(o.protect);
   if (o.error_probe.rows > 0)
-    cache_->start_error_probe(o.error_probe, o.seed, shared.runtime.probe_threads);
+    cache_->start_error_probe(o.error_probe, o.seed, shared.runtime.host_threads);
   shared.note_calls(*cache_);
 }
 
