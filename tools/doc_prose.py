@@ -28,8 +28,6 @@ UNUSED = [
     (r"\bgo(?:es)? on (?:from|bit)\b", "continue"),
 ]
 UNUSED = [(re.compile(pattern, re.I), instead) for pattern, instead in UNUSED]
-# Folders and files whose comments still use other words; the list only gets shorter.
-UNCLEARED = ("src/session/", "src/rows/cuda/")
 BEGINS = re.compile(r"^(?:What|That of|Those that)\b")
 # A full stop within these ends no sentence.
 SHORT = re.compile(r"\b(?:e\.g|i\.e|vs|cf|etc|Fig|Sec|approx|No)\.|(?<=\d)\.(?=\d)|\.(?=[\w/])")
@@ -127,7 +125,5 @@ def word_faults(where, sentence):
 
 def comment_faults(path, text):
     """Faults in the comments of a C++ or CUDA file, as printable lines."""
-    if path.startswith(UNCLEARED):
-        return []
     return [fault for number, comment in comments(text) for sentence in sentences(comment)
             for fault in word_faults(f"{path}:{number}", sentence)]

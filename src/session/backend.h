@@ -1,7 +1,7 @@
 #pragma once
-// What computes sessions, on one device, in two halves: an EngineBackend has what all of them
-// share, a SessionBackend a session's cache. Engine and Session check arguments, count tokens and
-// take turns; everything else is here.
+// The half of engines and sessions that a device computes: an EngineBackend has the parts that all
+// sessions share, a SessionBackend has one session's cache. Engine and Session check arguments,
+// count tokens and take turns; everything else is here.
 
 #include <exception>
 #include <functional>
@@ -32,8 +32,8 @@ class SessionBackend {
  public:
   virtual ~SessionBackend() = default;
   virtual std::unique_ptr<SessionBackend> clone() const = 0;
-  /// What it shares with its clones is copied: from then on it may be written. Throws kOutOfMemory
-  /// with nothing changed.
+  /// Copies the parts that it shares with its clones: from then on it may be written. Throws
+  /// kOutOfMemory with nothing changed.
   virtual void own() = 0;
 
   /// Sets aside what is asked for until settle(). Throws kOutOfMemory with nothing changed.
@@ -44,8 +44,7 @@ class SessionBackend {
   virtual bool has_room() const = 0;
   /// The bytes that reserve() sets aside.
   virtual size_t room(const RoomAsked& asked) const = 0;
-  /// What was set aside for `other`, which is this one's original or copy, is this one's from now
-  /// on.
+  /// Takes the room that was set aside for `other`, which is this one's original or copy.
   virtual void take_room(SessionBackend& other) = 0;
 
   virtual void end_prompt() = 0;
@@ -54,17 +53,17 @@ class SessionBackend {
   virtual HeadRows rows(int layer, int head) const = 0;
   /// The error probe's; empty without one.
   virtual std::vector<AttentionError> attention_errors() const = 0;
-  /// What is its own.
+  /// Of its own memory alone.
   virtual Ledger ledger() const = 0;
   virtual std::string describe_policy() const = 0;
   /// Tokens that its cache has seen.
   virtual size_t tokens() const = 0;
-  /// What it is made of, in this order: to be saved, or loaded into one that has seen nothing. What
-  /// all layers share; each layer; and where its last token left off, if there is one.
+  /// Its parts in this order, to be saved, or loaded into one that has seen nothing: the state that
+  /// all layers share; each layer; and the last token's hidden state, if there is one.
   virtual void archive(Archive& a) = 0;
   virtual void archive_layer(int layer, Archive& a) = 0;
   virtual void archive_last(Archive& a) = 0;
-  /// What was asked for so far, and is part of what is archived.
+  /// The ranges that were asked for so far; they are archived too.
   virtual std::vector<TokenRange> protected_tokens() const = 0;
 };
 
@@ -76,7 +75,7 @@ struct TokenWork {
   std::exception_ptr failure = nullptr;  ///< its own; the others are not concerned
 };
 
-/// What is wanted of the logits after a session's last token.
+/// The use of the logits after a session's last token.
 struct LogitsWork {
   SessionBackend* session = nullptr;
   float* logits = nullptr;                ///< [V] they are written here; null: not wanted
@@ -95,13 +94,13 @@ class PromptWork {
   virtual size_t units_done() const = 0;
   /// Runs the next unit.
   virtual void advance() = 0;
-  /// After the last: the session goes on from here. `sink` (may be empty) gets the logits of all
+  /// After the last: the session continues behind it. `sink` (may be empty) gets the logits of all
   /// tokens.
   virtual void finish(const Session::LogitsSink& sink) = 0;
 };
 
-/// One caller at a time for all that runs. What is thrown here, and not noted as a failure of one
-/// work, concerns all sessions of the call.
+/// One caller at a time for all that runs. An error that is thrown here, and not noted as a failure
+/// of one work, concerns all sessions of the call.
 class EngineBackend {
  public:
   virtual ~EngineBackend() = default;
@@ -130,7 +129,7 @@ class EngineBackend {
   /// Hands out the logits of every position of the last run_chunk, which was `session`'s.
   virtual void all_logits(SessionBackend& session, const Session::LogitsSink& sink) = 0;
 
-  /// What is the engine's own.
+  /// Of the engine's own memory, without its sessions'.
   virtual Ledger ledger() const = 0;
   virtual const MemoryCounter& memory() const = 0;
   /// All that decides a result's last bits beside options: two that say the same compute the same.

@@ -26,7 +26,7 @@ namespace {
 /// A cache and where its last token left off, with their account.
 class Held {
  public:
-  /// What sessions under this policy, context and seed begin as.
+  /// The state in which sessions under this policy, context and seed begin.
   Held(ThreadPool& pool, MemoryCounter& all, const Kernels& kernels, const Model& model,
        const SessionOptions& o)
       : memory_(all, o.cache_limit),
@@ -37,7 +37,7 @@ class Held {
         state_(memory_.own(), MemoryKind::kScratch),
         logits_(memory_.own(), MemoryKind::kScratch) {}
   Held(const Held& o) : Held(o, o.memory_.limit(), true) { like_ = o.like_; }
-  /// What has seen nothing, like `empty`, which lives as long.
+  /// Another that has seen nothing, like `empty`, which it keeps alive.
   Held(std::shared_ptr<const Held> empty, const SessionOptions& o)
       : Held(*empty, o.cache_limit, false) {
     like_ = std::move(empty);
@@ -46,7 +46,7 @@ class Held {
   }
 
   SessionMemory& memory() { return memory_; }
-  /// What the state and logits come to take beside the cache.
+  /// The most bytes that the state and logits come to take beside the cache.
   size_t state_bytes(bool logits, size_t vocabulary) const {
     const size_t kept = logits || !logits_.empty() ? vocabulary : 0;
     return allocated_bytes(hidden_ * sizeof(float)) + allocated_bytes(kept * sizeof(float));
@@ -140,7 +140,7 @@ class CpuSession final : public RoomyBackend {
   const float* state() const { return held_->state(); }
 
  private:
-  /// What saves only reads, by functions that load too.
+  /// An archive that saves only reads, by functions that load too.
   Held& for_archive(const Archive& a) {
     return a.loads() ? held_.own() : const_cast<Held&>(*held_);
   }

@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of cuda/cuda_engine.cc.
+// For builds without CUDA, in place of cuda/cuda_engine.cc.
 
 #include "runtime/runtime.h"
 #include "session/backend.h"

@@ -1,4 +1,4 @@
-// Passes over many sessions: checks, turns and who failed. What is computed is a backend's.
+// Passes over many sessions: checks, turns and who failed. A backend computes.
 
 #include "pith/engine.h"
 

@@ -1,4 +1,4 @@
-// What estimates promise: no session holds more, and they are not far above it.
+// Estimates are bounds: no session holds more, and they are not far above it.
 
 #include <gtest/gtest.h>
 
@@ -24,8 +24,8 @@ std::vector<std::string> forms() {
   return all;
 }
 
-/// Reads `tokens` in all, the last one by one. What the session holds in the end, by the engine's
-/// account or by its own ledger, and what was estimated.
+/// Reads `tokens` in all, the last one by one. Returns the bytes that the session holds in the end,
+/// by the engine's account or by its own ledger, and the estimate.
 std::pair<size_t, size_t> measure(const std::string& policy, size_t tokens, size_t chunk) {
   EngineOptions e;
   e.threads = 2;
@@ -53,7 +53,7 @@ TEST(Estimates, AreAnUpperBoundAndNotFarOff) {
       const auto [held, most] = measure(policy, tokens, chunk);
       EXPECT_LE(held, most);
       const double ratio = static_cast<double>(most) / static_cast<double>(held);
-      // What a prompt takes that is read exactly is there only while it is read.
+      // A prompt that is read exactly takes its memory only while it is read.
       if (policy.find("prompt=") == std::string::npos) {
         loosest = std::max(loosest, ratio);
         sum += ratio;

@@ -87,7 +87,7 @@ TEST_P(ExactPrompt, GivesTheLogitsOfAllItsTokens) {
   for (size_t t = 0; t < ids.size(); ++t) EXPECT_TRUE(same_bits(all[0][t], all[1][t])) << t;
 }
 
-// Forks, saved files and steps in company go on with the same bits, whatever is in the plan.
+// Forks, saved files and steps in a batch continue with the same bits, whatever is in the plan.
 TEST_P(ExactPrompt, GoesOnFromForksAndFiles) {
   const auto e = engine(96);
   for (const char* how : {"exact", "once"}) {

@@ -1,4 +1,4 @@
-// A fork goes on from where it was made: it draws the token that its original would.
+// A fork continues where it was made: it draws the token that its original would.
 
 #include <gtest/gtest.h>
 
@@ -50,8 +50,8 @@ TEST(Fork, DrawsFromTheLastTokenOfItsOriginal) {
   EXPECT_THROW(empty.fork().sample(greedy), Error);
 }
 
-// What a fork has in common with its original takes no memory, and asking it takes none; where
-// there is none left to go on with it is as it was.
+// Parts that a fork shares with its original take no memory, and reading them takes none. Where
+// there is none left to continue, the fork is as it was.
 TEST(Fork, WithoutRoomToGoOnItIsAsItWas) {
   EngineOptions o;
   o.threads = 1;

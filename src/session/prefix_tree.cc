@@ -1,4 +1,4 @@
-// Which snapshot a prompt goes on from, and which give way. Sessions are copied and dropped outside
+// Which snapshot a prompt continues, and which are evicted. Sessions are copied and dropped outside
 // of the lock: both take milliseconds.
 
 #include "pith/prefix_tree.h"
@@ -32,7 +32,7 @@ SessionKey root_key(const Engine& engine, const SessionOptions& o, const Prompt&
 
 const std::string& tenant_of(const SessionKey& key) { return key.back().second; }
 
-/// What a snapshot of the session takes.
+/// The bytes of a snapshot of the session.
 size_t bytes_of(const Session& session) {
   return session.ledger().total_bytes() + session.tokens() * sizeof(int32_t);
 }
@@ -106,7 +106,7 @@ struct PrefixTree::State {
   bool evict(Dropped& dropped);
   /// Calls make(), and again with a snapshot less while there is no memory for it.
   Session with_room(const std::function<Session()>& make);
-  /// The longest that the prompt goes on from; null: none. Says in `reuse` why it is not longer.
+  /// The longest that the prompt continues; null: none. Says in `reuse` why it is not longer.
   Snapshot* find(const SessionKey& key, const Prompt& prompt, Reuse& reuse);
   SessionOptions whole(const SessionOptions& options) const;
   std::string other_key(const SessionKey& key) const;

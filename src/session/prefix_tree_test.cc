@@ -1,5 +1,5 @@
-// What goes on from a snapshot says what it would say without, bit for bit, whatever was kept,
-// found or given up before; and nothing is found that differs.
+// A session from a snapshot gives the same bits as one without, whatever was kept, found or evicted
+// before; and no snapshot is found that differs from the prompt.
 
 #include "pith/prefix_tree.h"
 

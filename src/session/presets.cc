@@ -62,7 +62,7 @@ std::string mib(size_t bytes) {
 
 namespace {
 
-/// What a divergence from exact means for answers; nats a token.
+/// A divergence from exact, in nats per token, in words about answers.
 const char* in_words(double divergence, double facts) {
   if (divergence == 0) return "what exact answers";
   if (facts >= 0 && facts < 0.75) return "answers close to exact's that may miss single facts";
@@ -195,7 +195,7 @@ std::vector<const Preset*> Presets::nearest(uint64_t context) const {
   return near;
 }
 
-/// What fits a budget, by rising divergence, and what else a choice says.
+/// The presets that fit a budget, by rising divergence, and the rest of a choice.
 struct Presets::Fitting {
   struct One {
     const Preset* preset;

@@ -23,7 +23,7 @@ class SessionMemory {
 
   MemoryCounter& all() const { return all_; }
   size_t limit() const { return limit_; }
-  /// What it holds; a copy's bytes are counted by way of it.
+  /// Of the bytes that it holds; a copy's are counted by way of it.
   MemoryCounter& own() const { return own_; }
   /// That, and scratch of its steps.
   MemoryCounter& whole() const { return *whole_; }
@@ -63,13 +63,13 @@ class RoomyBackend : public SessionBackend {
   virtual PassRoom find_room(const RoomAsked& asked) const = 0;
   /// Of the session alone: what it shares with forks is copied.
   virtual SessionMemory& own_memory() = 0;
-  /// What settle() lowers; null: forks share it, and nothing was asked for.
+  /// The memory whose room settle() lowers; null: forks share it, and nothing was asked for.
   virtual SessionMemory* settled_memory() noexcept = 0;
   /// Asks for what is not the session's own too: throws kOutOfMemory with nothing changed.
   virtual void hold(SessionMemory& memory, const PassRoom& room) { memory.set_room(room); }
   /// A bound was found for that: what will be asked for follows from it.
   virtual void found(const RoomAsked& /*asked*/) {}
-  /// What that asked for is given back, but for a session's own.
+  /// Gives back the memory that hold() asked for, but for a session's own.
   virtual void let_go() noexcept {}
   /// The bound that was found is none any more.
   void forget_bound() { asked_.reset(); }

@@ -213,7 +213,7 @@ TEST(Sampler, PenaltyLooksBackAsFarAsItIsTold) {
   EXPECT_EQ(Sampler(o).sample(logits, early), 1);
 }
 
-// What a device does with a ranking, by a full sort.
+// A device's answer to a ranking, by a full sort.
 std::vector<Sampler::Candidate> ranked(const Sampler::Ranking& ranking, std::vector<float> logits) {
   for (const auto& [id, bias, divisor, minus] : ranking.adjusted) {
     float& x = logits[static_cast<size_t>(id)];

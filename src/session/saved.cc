@@ -66,7 +66,7 @@ void archive_cuts(Archive& a, State& state, size_t tokens) {
   }
 }
 
-/// What can be known before a row is loaded: of a stream, which comes once, its header.
+/// The checks before a row is loaded: of a stream, which comes once, its header alone.
 template <class Saved>
 void check(const Saved& saved, const Engine& engine, const EngineBackend& device,
            const SessionOptions& options) {

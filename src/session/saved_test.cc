@@ -352,7 +352,7 @@ TEST(Saved, AFileSaysWhatItIs) {
   EXPECT_EQ(saved.field("nothing"), "");
   EXPECT_EQ(saved.parts.size(), 3u + 8u);
   EXPECT_EQ(saved.bytes, std::filesystem::file_size(path));
-  // What a compressed session takes on disk is what its ledger says, and a little.
+  // A compressed session takes the bytes of its ledger on disk, and a little more.
   const Ledger ledger = session.ledger();
   EXPECT_LT(saved.bytes, ledger.cache_bytes() + ledger.slack + 20000);
   expect_error(ErrorCode::kCorrupt, {"no session"},

@@ -28,7 +28,7 @@ struct SessionSection {
   std::function<void(Archive&)> archive;
 };
 
-/// What is written.
+/// A session as a file holds it.
 struct SessionContents {
   SessionKey key;
   std::span<const int32_t> tokens;
@@ -49,7 +49,7 @@ void write_session_file(const std::filesystem::path& path, const SessionContents
 void write_session(const std::function<void(std::span<const std::byte>)>& out,
                    const SessionContents& contents);
 
-/// What a file's head and header say, however its bytes come.
+/// A file's head and header, however its bytes come.
 class SessionIndex {
  public:
   struct Section {
@@ -135,7 +135,7 @@ class SessionStream : public SessionIndex {
   SessionStream(std::string name, Source source);
   /// Loads the next section, which must have that name.
   void load(const std::string& name, const std::function<void(Archive&)>& archive);
-  /// What comes after the last one.
+  /// The tokens' ids, which follow the last section.
   std::vector<int32_t> tokens();
 
  private:

@@ -282,7 +282,7 @@ TEST(SessionFile, AWriterThatIsKilledLeavesOneOfTheTwo) {
     last = all[0];
   }
   EXPECT_GT(replaced, 10u) << "nothing was ever written";
-  // What killed writers left goes when it is old, and what a living one writes does not.
+  // Files that killed writers left go when they are old; those that a living one writes do not.
   const size_t left = entries(folder.path());
   const auto age = [](const fs::path& file) {
     const utimbuf old{1, 1};

@@ -1,5 +1,5 @@
 #pragma once
-// What a session's state depends on beside its tokens, as names and values.
+// The values that a session's state depends on beside its tokens, with their names.
 
 #include <string>
 #include <utility>
@@ -12,7 +12,7 @@ namespace pith {
 /// In the order of importance.
 using SessionKey = std::vector<std::pair<std::string, std::string>>;
 
-/// What two sessions of one engine may differ in.
+/// Of the values in which two sessions of one engine may differ.
 SessionKey session_key(const Engine& engine, const SessionOptions& options);
 
 /// The value of a field; "" if there is none.

@@ -1,5 +1,5 @@
 #pragma once
-// What a session and its engine are inside.
+// The members of Session and Engine.
 
 #include <algorithm>
 #include <mutex>

@@ -42,7 +42,7 @@ TEST(StopFilter, MatchesItsDefinitionForAnyCutting) {
     for (const auto& piece : pieces) {
       text += piece;
       got += filter.push(piece);
-      // What came out can never be taken back, and nothing is held back without need.
+      // Text that came out is never taken back, and none is held back without need.
       const Outcome now = oracle(text, stops);
       RC_ASSERT(now.text.compare(0, got.size(), got) == 0);
       RC_ASSERT(filter.stopped() == now.stopped);

@@ -1,5 +1,5 @@
 #pragma once
-// For tests of engines: conversations that are had alone and in company, and must be the same.
+// For tests of engines: conversations alone and in a batch, which must be the same.
 
 #include <gtest/gtest.h>
 
@@ -75,8 +75,8 @@ inline std::vector<Logits> alone(const std::shared_ptr<Engine>& engine, const Ta
 }
 
 /// Session i joins in step i % joins with its prompt, and leaves when its answer is through; in
-/// some steps the works stand in the other direction. What each says is compared with what it says
-/// alone on an engine of its own.
+/// some steps the works stand in the other direction. Each one's answer is compared with its
+/// answer alone, on an engine of its own.
 inline void expect_company_changes_nothing(const std::shared_ptr<Engine>& engine,
                                            const std::shared_ptr<Engine>& other,
                                            const std::vector<Talk>& talks, size_t joins,

@@ -1,5 +1,5 @@
 #pragma once
-// For tests of prefix trees, on any device: conversations that go on from snapshots, beside the
+// For tests of prefix trees, on any device: conversations that continue snapshots, beside the
 // same ones without.
 
 #include <map>

@@ -107,7 +107,7 @@ class Requests {
     }
   }
 
-  /// It goes on from its own bytes, if there is room for it twice.
+  /// It is restored from its own bytes, if there is room for it twice.
   void restore(Kept& of) {
     if (!of.coming.ids.empty()) return;
     std::vector<std::byte> bytes;

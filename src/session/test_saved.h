@@ -1,5 +1,5 @@
 #pragma once
-// What every device promises of a session that was saved to a file and restored from it.
+// For tests of every device: a session that was saved to a file and restored from it.
 
 #include <gtest/gtest.h>
 

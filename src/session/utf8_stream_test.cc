@@ -88,7 +88,7 @@ class SpellingModel {
 
 using Pieces = std::vector<std::string>;
 
-/// What is shown when `spelled` is generated from its first byte on, a token a byte.
+/// The text that is shown when `spelled` is generated from its first byte on, a token per byte.
 Pieces shown(const std::string& spelled, size_t tokens, const std::vector<std::string>& stop = {}) {
   const SpellingModel model(spelled);
   Session session(model.load(), {});

@@ -23,7 +23,7 @@ namespace pith::cuda {
 
 class DeviceCodec;
 
-/// What bodies are made with.
+/// Where a body lies, and the form of its rows.
 struct StoreSite {
   CountedBy memory;
   cudaStream_t stream = nullptr;
@@ -103,14 +103,14 @@ class BodyStore {
   /// Decode attention over dense spans and this body's.
   virtual void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const = 0;
   /// A chunk's attention to the rows held, whose weights are those of `as` too, and `from`, where
-  /// the site slides, is counted from the first row that ever came. `piece` lends room for 8192
-  /// rows, always the same: what was added before it is called has been attended to.
+  /// the site slides, is counted from the first row that ever came. `piece` is scratch
+  /// for 8192 rows, always the same: what was added before it is called has been attended to.
   virtual void attend_chunk(ChunkAttention& attention, const CausalSpan& as,
                             const std::function<RowTarget()>& piece) const = 0;
 
   /// Whether rows keep the positions that moves tell; else they are counted through.
   virtual bool keeps_positions() const { return false; }
-  /// What is held of one head. `first_position`: of the first row that was taken, where rows do not
+  /// The rows of one head. `first_position`: of the first row that was taken, where rows do not
   /// keep theirs. Waits.
   virtual void add_rows(HeadRows& rows, size_t head, int64_t first_position) const = 0;
   /// Which of them are in codes; `first`: how many rows of the head were told before.

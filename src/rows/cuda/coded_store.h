@@ -82,8 +82,8 @@ class CodedStore final : public BodyStore {
   }
   /// Rows came in a crowd, whose room keep() gives back.
   bool crowded() const { return capacity() > (site_.context + 31) / 32; }
-  /// Unless it would: `count` rows of each head count as kept. What this returns moves them, with
-  /// `from` or `to` in other memory, and until it is done nobody looks at the codes.
+  /// Where keep() would need none: `count` rows of each head count as kept. The call that this
+  /// returns moves them, with `from` or `to` in other memory; nobody reads the codes before it.
   MoveCodesCall keep_later(size_t count);
   /// None stays; memory does.
   void clear() { rows_ = blocks_ = 0; }
@@ -105,7 +105,7 @@ class CodedStore final : public BodyStore {
     size_t first = 0, blocks = 0;
     DType dtype = DType::kF16;  ///< of the rows made: kF16 or kBF16
   };
-  /// What makes keys of those; nothing says where to.
+  /// The call that makes keys of a piece; its destination is left open.
   UnpackRowsCall unpack_call(const Piece& piece) const;
   /// Of keys and values, to there.
   std::pair<UnpackRowsCall, UnpackRowsCall> unpack_calls(const RowTarget& to,

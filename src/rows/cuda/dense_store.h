@@ -43,7 +43,7 @@ inline CausalSpan causal_span(const RowTarget& rows, size_t count, size_t dim) {
   return {static_cast<const std::byte*>(rows.k) + at, static_cast<const std::byte*>(rows.v) + at,
           rows.head_stride, static_cast<int64_t>(count)};
 }
-/// What rows that are state consist of.
+/// The form of rows that are saved with a session.
 struct ArchivedRows {
   size_t dim = 0;  // D
   DType dtype = DType::kF16;

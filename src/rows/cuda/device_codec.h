@@ -17,7 +17,7 @@
 
 namespace pith::cuda {
 
-/// What tables of a layer are made with.
+/// Where a layer's tables lie, and the values that they depend on.
 struct TableSite {
   CountedBy memory;
   cudaStream_t stream = nullptr;
@@ -54,7 +54,7 @@ enum class TileForm : uint8_t {
 };
 
 enum class CodePartOf : uint8_t { kKeyCodes, kKeySide, kValueCodes, kValueSide, kRecords };
-/// What DeviceCodec::check_loaded looks at, on the host.
+/// Codes on the host, for DeviceCodec::check_loaded.
 struct LoadedCodes {
   CodePartOf part;
   std::span<const std::byte> bytes;  ///< of whole blocks, or records
@@ -102,7 +102,7 @@ class DeviceCodec {
   virtual size_t first_queries() const { return 0; }
   /// Some of those, each of them once, before the rows that the step brings.
   virtual void see_queries(const FirstQueries& /*queries*/, cudaStream_t) const {}
-  /// What was seen, until it has learnt.
+  /// The queries that it has seen, until it has learnt.
   virtual void archive_queries(Archive& /*a*/, cudaStream_t) const {}
   /// Codecs that learn: the same with tables of its own.
   virtual std::shared_ptr<const DeviceCodec> copy(cudaStream_t) const { return nullptr; }

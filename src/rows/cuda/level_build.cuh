@@ -247,7 +247,7 @@ struct LevelBuilder {
       }
     }
   }
-  /// What channels of the block, or of the head, have in common.
+  /// Scales and minima that channels of the block, or of the head, share.
   __device__ void read_channels(__half2 (&scale)[kPairs], __half2 (&low)[kPairs],
                                 const LevelBlock& block) const {
     const bool own = f.scale == LevelScale::kHeadChannel;
@@ -273,7 +273,7 @@ struct LevelBuilder {
     }
   }
 
-  /// What stands between a key's codes and the key before RoPE.
+  /// The signs and the mean that lead from a key's codes to the key before RoPE.
   struct Rest {
     uint32_t flips = 0;
     float mean[Lane::kMine] = {};

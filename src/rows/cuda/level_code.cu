@@ -1,7 +1,7 @@
-// Coding of rows of levels (level_format.h): a thread block a group of rows that share something, a
-// warp a row. The steps are the CPU's, each where the format has it: the group's mean is taken off,
-// rows are transformed, numbers that stand out are taken away, codes are chosen, and what they miss
-// becomes a product of rank r.
+// Coding of rows of levels (level_format.h): a thread block per group of rows that share something,
+// a warp per row. The steps are the CPU's, each where the format has it: the group's mean is taken
+// off, rows are transformed, numbers that stand out are taken away, codes are chosen, and what they
+// miss becomes a product of rank r.
 //
 // Cost a group of n rows: n D numbers read, 4 n D bytes of shared memory; a product 24 r n D
 // multiply-adds in f64.

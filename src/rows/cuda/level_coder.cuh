@@ -1,6 +1,6 @@
 #pragma once
 // The CPU's steps of coding rows of levels (level_format.h), for a thread block that has a group of
-// rows in shared memory: a warp a row, but for what goes by channels.
+// rows in shared memory: a warp per row, except for work by channels.
 
 #include "rows/cuda/level_group.cuh"
 #include "rows/cuda/level_row.cuh"
@@ -204,7 +204,7 @@ struct Coder {
     __syncthreads();
   }
 
-  /// What rows have beside them that stand alone.
+  /// Of rows that stand alone: the numbers of their records, and their positions.
   __device__ void write_names(const RowPositions& positions, int first) const {
     for (int row = threadIdx.x; row < space.n; row += kCoderThreads) {
       const auto of = [&](int part) -> int& {

@@ -1,5 +1,5 @@
 // Rows that stand alone: see level_format.h. Of rows with records those are read where they lie.
-// Cost above that of other rows: 4 D bytes a row of keys in KIVI's form, from cache where
+// Cost above that of other rows: 4 D bytes per row of keys in KIVI's form, from cache where
 // neighbours have one record.
 
 #include "rows/cuda/level_decode.cuh"

@@ -11,7 +11,7 @@
 // channels, each part only where the format has it:
 //   scales | minima | numbers apart [32, n] | their channels [32, n] bytes | left [32, r] |
 //   a share of right [r, D]: 1 / group_blocks of it, in order
-// One scale a row (kRow) [32], of tight rows in bytes, one for 32 numbers (kRowGroup) [32, D/32],
+// One scale per row (kRow) [32], of tight rows in bytes, one for 32 numbers (kRowGroup) [32, D/32],
 // one for a channel of the block (kBlockChannel) [D]; of a channel for good (kHeadChannel): in a
 // table of the head, not here. Numbers of 16 bits have none (kNone): codes are rows of f16 or bf16
 // as they are, [32, D], and nothing else is there.
@@ -20,8 +20,8 @@
 // 8 bits a coordinate. Codes: [32 rows][a row's bytes], a row's coordinates from its lowest bit on.
 //
 // Rows that are moved from block to block alone (named_rows) have nothing of channels in their
-// block's side. What a group shares is a record apart, of which each row has the number; keys with
-// turns have their positions:
+// block's side. Parts that a group shares are a record apart, of which each row has the number;
+// keys that were coded before RoPE have their positions:
 //   scales | minima | numbers apart | their channels | left | numbers [32] i32 | positions [32] i32
 // A record is of record_blocks blocks, keys' part then values', 16-byte pieces:
 //   [record_blocks] scales [D], minima [D] | [record_blocks / group_blocks] right [r, D]
@@ -123,8 +123,8 @@ struct LevelSide {
   const float* head_levels = nullptr;  // [B G, 16], instead of `levels`
   const uint16_t* ranges = nullptr;    // [B G, 2, D] f16 minima and scales: kHeadChannel
   const double* turns = nullptr;       // [D/2] of RoPE: keys were coded before it; or null
-  const uint16_t* means = nullptr;     // [B G, D] f16 off the keys that `turns` turn, or off rows
-                                       // along vectors; or null
+  const uint16_t* means = nullptr;     // [B G, D] f16 of keys coded before RoPE, or of rows along
+                                       // vectors, that were taken off; or null
   LevelVectors along;                  ///< kVectors
 
   PITH_BOTH_SIDES constexpr bool by_vectors() const { return choice == LevelChoice::kVectors; }
@@ -141,7 +141,7 @@ struct LevelSide {
   }
   /// Fragments: codes name levels of a table, and are never moved; else they are sums of signs.
   PITH_BOTH_SIDES constexpr bool looked_up() const { return choice == LevelChoice::kTight; }
-  /// Built rows lie as codes do, and queries are transformed. Keys that RoPE is yet to turn are
+  /// Built rows lie as codes do, and queries are transformed. Keys coded before RoPE are
   /// transformed back.
   PITH_BOTH_SIDES constexpr bool meets_rotated() const { return rotated && !turns; }
   /// Rows share something with their neighbours.
@@ -208,8 +208,8 @@ struct LevelFormat {
   constexpr int record_blocks() const {
     return keys.group_blocks > values.group_blocks ? keys.group_blocks : values.group_blocks;
   }
-  /// The same with rows that stand alone at head_dim `dim`; `turned`: keys are turned to positions
-  /// when they are read.
+  /// The same with rows that stand alone at head_dim `dim`; `turned`: RoPE is applied to
+  /// keys when they are read.
   LevelFormat named_rows(int dim, bool turned) const;
 };
 
@@ -230,7 +230,7 @@ struct HeadSample {
 
 /// Throws kUnsupported if `what` needs more bytes of shared memory than the card's blocks have.
 void check_level_room(const char* what, size_t bytes);
-/// Codes rows in whole groups; keys with `turns` are turned back from their positions first.
+/// Codes rows in whole groups; RoPE is taken off keys that have `turns` first.
 void code_levels(const LevelSide& side, const LevelRandom& random, const CodeBatch& batch,
                  std::span<const CodeJob> jobs, cudaStream_t stream);
 /// Rows of many places back from whole groups of blocks.

@@ -41,7 +41,7 @@ struct LevelLane {
     }
   }
 
-  /// The lane's channels of a row whose halves RoPE turns against each other.
+  /// The lane's channels of a row, from both of the halves that RoPE pairs.
   static __device__ void load_halves(float (&a)[kHalf], float (&b)[kHalf], const __half* row) {
     if constexpr (kPairs > 1) {
 #pragma unroll
@@ -147,14 +147,14 @@ struct LevelLane {
   }
 };
 
-/// What stands off the head's keys before RoPE.
+/// The mean that was taken off the head's keys before RoPE.
 template <int D>
 __device__ inline float head_mean(const LevelSide& f, int head, int channel) {
   return __half2float(reinterpret_cast<const __half*>(f.means)[head * D + channel]);
 }
 
-/// turned [8, D] <- the rows of q, turned as keys are; each warp of the block takes some. `flips`:
-/// see flips_of().
+/// turned [8, D] <- the rows of q, transformed as keys are; each warp of the block takes some.
+/// `flips`: see flips_of().
 template <int D>
 __device__ inline void rotate_queries(float* turned, const float* q, uint32_t flips) {
   using Lane = LevelLane<D>;

@@ -1,4 +1,4 @@
-// Means of the first rows of each KV head before RoPE: a thread a channel, sums in f64.
+// Means of the first rows of each KV head before RoPE: a thread per channel, sums in f64.
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/turn.cuh"

@@ -1,5 +1,5 @@
-// The records that rows name (level_format.h) are counted and numbered anew: a thread block a KV
-// head. Cost: a word of each row is read and written twice at most, and a word a record.
+// The records that rows name (level_format.h) are counted and numbered anew: a thread block per
+// KV head. Cost: a word of each row is read and written twice at most, and a word per record.
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.cuh"

@@ -1,8 +1,9 @@
 #pragma once
-// What groups of rows share that each row names (DeviceCodec::record_bytes), of all KV heads of a
-// body. Groups lose their rows one by one; a record that no row names any more is found when room
-// is needed, and those that are named move together. How many that are only the device knows: it is
-// waited for then, once in many groups, as a quarter more than is named is asked for.
+// Records: parts of codes that groups of rows share and each row names by a number
+// (DeviceCodec::record_bytes), of all KV heads of a body. Groups lose their rows one by one; a
+// record that no row names any more is found when room is needed, and those that are named move
+// together. Only the device knows their number: it is waited for then, once in many groups, since
+// room for a quarter more is asked for.
 
 #include "kernels/cuda/slab.h"
 #include "rows/cuda/body_store.h"

@@ -15,7 +15,7 @@
 namespace pith {
 namespace {
 
-/// What is thrown in the middle of it leaves the copy of the session that it was to be read into.
+/// A prompt that is read exactly, into a copy of the session: an error leaves the copy unfinished.
 class CudaPrompt final : public PromptWork {
  public:
   /// The turn is the caller's.

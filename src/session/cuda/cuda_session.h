@@ -16,7 +16,7 @@ namespace pith {
 
 class CudaSession;
 
-/// What the sessions of an engine have in common.
+/// The parts that all sessions of an engine share.
 struct CudaShared {
   /// The turn is the caller's, as everywhere here.
   CudaShared(const std::shared_ptr<const Model>& model, const EngineOptions& o,
@@ -113,7 +113,7 @@ class CudaSession final : public RoomyBackend {
   void found(const RoomAsked& asked) override;
   void hold(SessionMemory& memory, const PassRoom& room) override;
   void let_go() noexcept override;
-  /// What saves only reads, by functions that load too.
+  /// An archive that saves only reads, by functions that load too.
   CudaHeld& for_archive(const Archive& a) {
     return a.loads() ? writes() : const_cast<CudaHeld&>(*held_);
   }
