@@ -157,6 +157,17 @@ static int decode(const pith_rows_to_code* rows, const uint8_t* codes, float* x,
   return 0;
 }
 
+/* How often a method is listed, as a selector or a codec. */
+static int listed(const char* name, int selector) {
+  int times = 0;
+  for (size_t i = 0; i < pith_method_count(); ++i) {
+    pith_method method = {.size = sizeof(method)};
+    if (pith_method_get(i, &method, NULL) != PITH_OK) return -1;
+    times += strcmp(method.name, name) == 0 && (method.is_selector != 0) == (selector != 0);
+  }
+  return times;
+}
+
 static int extended(const pith_engine* engine, size_t vocab) {
   static struct counts counts, votes;
   pith_error error = PITH_ERROR_INIT;
@@ -165,20 +176,19 @@ static int extended(const pith_engine* engine, size_t vocab) {
                             .summary = "small keys",
                             .score = small_keys,
                             .user = &counts};
+  const size_t built_in = pith_method_count();
+  pith_method first = {.size = sizeof(first)};
+  CHECK(pith_method_get(0, &first, &error) == PITH_OK && listed("c_norms", 1) == 0);
   CHECK(pith_add_selector(&mine, &error) == PITH_OK);
+  CHECK(pith_method_count() == built_in + 1 && listed("c_norms", 1) == 1);
+  CHECK(strlen(first.summary) > 0); /* texts stay where they are */
   pith_session* a = reader_of(engine, "c_norms(budget=32),window=16", &error);
   pith_session* b = reader_of(engine, "knorm(budget=32),window=16", &error);
   CHECK(a && b && counts.calls > 0 && counts.mass == 0);
   CHECK(same_logits(a, b, vocab) == 0);
   pith_session_free(a);
   pith_session_free(b);
-  int found = 0;
-  for (size_t i = 0; i < pith_method_count(); ++i) {
-    pith_method method = {.size = sizeof(method)};
-    CHECK(pith_method_get(i, &method, &error) == PITH_OK);
-    found += strcmp(method.name, "knorm") == 0;
-  }
-  CHECK(found == 1);
+  CHECK(listed("knorm", 1) == 1);
 
   mine.name = "c_votes";
   mine.mass = PITH_MASS_ALL;
@@ -207,6 +217,7 @@ static int extended(const pith_engine* engine, size_t vocab) {
                           .encode = encode,
                           .decode = decode};
   CHECK(pith_add_codec(&plain, &error) == PITH_OK);
+  CHECK(listed("c_plain", 0) == 1 && pith_method_count() == built_in + 3);
   a = reader_of(engine, "exact+c_plain,window=16,dtype=f32", &error);
   CHECK(a != NULL);
   pith_ledger ledger = {.size = sizeof(ledger)};

@@ -385,7 +385,7 @@ typedef struct pith_parameter {
   const char *name, *default_value, *help;
 } pith_parameter;
 
-/* Selectors first. */
+/* Selectors first; those that were added (pith_extend.h) behind this build's, codecs likewise. */
 size_t pith_method_count(void);
 pith_status pith_method_get(size_t index, pith_method* method, pith_error* error);
 pith_status pith_method_parameter(size_t method, size_t index, pith_parameter* parameter,

@@ -2,16 +2,35 @@
 
 #include "pith/policy.h"
 
+#include <map>
+#include <mutex>
+
 #include "c/c_api.h"
 #include "pith/presets.h"
 
 namespace pith::c_api {
 namespace {
 
-/// Their texts are handed out, and live as long as the library.
-const std::vector<MethodInfo>& all_methods() {
-  static const std::vector<MethodInfo> all = methods();
-  return all;
+/// What methods() lists, which programs add to. Texts are handed out, and live as long as the
+/// library: an info that was listed once stays where it is.
+class MethodList {
+ public:
+  std::vector<const MethodInfo*> all() {
+    std::vector<const MethodInfo*> list;
+    const std::lock_guard turn(listing_);
+    for (const MethodInfo& info : methods())
+      list.push_back(&kept_.try_emplace(info.name, info).first->second);
+    return list;
+  }
+
+ private:
+  std::mutex listing_;
+  std::map<std::string, const MethodInfo> kept_;
+};
+
+std::vector<const MethodInfo*> all_methods() {
+  static MethodList list;
+  return list.all();
 }
 
 const Presets& all_presets() {
@@ -58,7 +77,7 @@ size_t pith_method_count(void) { return all_methods().size(); }
 
 pith_status pith_method_get(size_t index, pith_method* method, pith_error* error) {
   return guarded(error, [&] {
-    const pith::MethodInfo& m = at(all_methods(), index, "method");
+    const pith::MethodInfo& m = *at(all_methods(), index, "method");
     write(method,
           {.size = sizeof(pith_method),
            .name = m.name.c_str(),
@@ -87,7 +106,7 @@ pith_status pith_method_parameter(size_t method, size_t index, pith_parameter* p
                                   pith_error* error) {
   return guarded(error, [&] {
     const pith::ParameterInfo& p =
-        at(at(all_methods(), method, "method").parameters, index, "parameter");
+        at(at(all_methods(), method, "method")->parameters, index, "parameter");
     write(parameter,
           {sizeof(pith_parameter), p.name.c_str(), p.default_value.c_str(), p.help.c_str()},
           "the place for the parameter");
