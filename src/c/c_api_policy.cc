@@ -11,7 +11,7 @@
 namespace pith::c_api {
 namespace {
 
-/// What methods() lists, which programs add to. Texts are handed out, and live as long as the
+/// The methods, which programs add to. Texts are handed out, and live as long as the
 /// library: an info that was listed once stays where it is.
 class MethodList {
  public:
