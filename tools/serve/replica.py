@@ -10,7 +10,7 @@ longer one, four times at most.
 import collections
 import dataclasses
 
-MOST_PASSED = 4  # kMostPassed of scheduler_steps.cc
+MOST_PASSED = 4  # kMostPassed of src/serve/passes.cc
 
 
 @dataclasses.dataclass
