@@ -14,7 +14,7 @@ target_include_directories(pith_shared PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE
 target_link_options(pith_shared PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map
                     LINKER:--no-undefined LINKER:--gc-sections)
 target_link_libraries(pith_shared PRIVATE pith_flags hwy::hwy pith_dnnl fmt::fmt ICU::uc ICU::i18n
-                      PkgConfig::SENTENCEPIECE PkgConfig::XXHASH Threads::Threads)
+                      pith_sentencepiece PkgConfig::XXHASH Threads::Threads)
 if(PITH_CUDA)
   pith_use_cuda(pith_shared)
 endif()
