@@ -3,6 +3,7 @@
 // One JSON line a result.
 //   cuda_express_bench [--quick] [--only halving|decode]
 
+#include <cmath>
 #include <numeric>
 
 #include "attend/cuda/decode.h"

@@ -4,6 +4,7 @@
 #include "attend/cuda/causal.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "harness.h"

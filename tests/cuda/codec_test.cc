@@ -1,6 +1,8 @@
 // Coded rows on the GPU: the coders against the definition of each codec, and decode attention over
 // codes against double precision attention over the rows that the codes stand for.
 
+#include <cmath>
+
 #include "harness.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "rows/cuda/grouped_code.h"

@@ -1,6 +1,8 @@
 #pragma once
 // Rows of csr on the card and what their codes say, for the tests of csr's kernels.
 
+#include <cmath>
+
 #include "core/dtype.h"
 #include "harness.h"
 #include "methods/codecs/csr/csr_cuda.h"

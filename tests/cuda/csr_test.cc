@@ -2,6 +2,8 @@
 // decode attention over codes against double precision over the rows that they stand for; keys as
 // they are attended to, and before RoPE.
 
+#include <cmath>
+
 #include "csr_cases.h"
 #include "methods/codecs/csr/pursuit.h"
 

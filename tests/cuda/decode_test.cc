@@ -1,6 +1,8 @@
 // Decode attention on the GPU against double precision on the CPU: dense rows, ragged heads,
 // weights, roles, mixed spans, every query group.
 
+#include <cmath>
+
 #include "attend/cuda/decode.h"
 
 #include "attend/cuda/decode_groups.h"

@@ -1,5 +1,6 @@
 // The error probe on the GPU against the CPU's, which has its own tests against the truth.
 
+#include <cmath>
 #include <filesystem>
 
 #include "cache_pair.h"

@@ -1,6 +1,7 @@
 // Express on the GPU: the CPU's coreset for the same seed, whatever the batches; weights, sizes and
 // the spans that decode attention reads.
 
+#include <cmath>
 #include <numeric>
 
 #include "core/thread_pool.h"

@@ -4,6 +4,7 @@
 #include "select/cuda/halving.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "harness.h"

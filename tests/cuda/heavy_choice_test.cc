@@ -2,6 +2,7 @@
 // a block per head makes: the same rows stay and leave, in the same order.
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "harness.h"

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "layer_pair.h"
 
 namespace pith::cuda {

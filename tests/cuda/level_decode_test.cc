@@ -2,6 +2,7 @@
 // dense spans against double precision over the rows that the codes stand for, for every group of
 // queries.
 
+#include <cmath>
 #include <map>
 #include <memory>
 

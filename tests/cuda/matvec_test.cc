@@ -1,6 +1,8 @@
 // Matrix-vector products on the GPU against double precision on the CPU: every type, every way in
 // and out, rows shorter and longer than a warp's batch.
 
+#include <cmath>
+
 #include "kernels/cuda/matvec.h"
 
 #include "harness.h"

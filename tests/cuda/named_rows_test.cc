@@ -2,6 +2,7 @@
 // alone: each row names the record of what its group shares, and keeps its position if its keys are
 // stored before RoPE. Bits are those of the rows as they were coded; memory stays bounded.
 
+#include <cmath>
 #include <memory>
 
 #include "cache_pair.h"

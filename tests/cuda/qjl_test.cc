@@ -5,6 +5,7 @@
 #include "methods/codecs/qjl/qjl_cuda.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "harness.h"
 #include "kernels/cuda/grouped_layout.h"

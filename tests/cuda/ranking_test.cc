@@ -3,6 +3,7 @@
 #include "kernels/cuda/ranking.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "harness.h"

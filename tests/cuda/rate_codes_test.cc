@@ -1,6 +1,8 @@
 // uniform(rate=...) over codes on the GPU against the CPU's: heads differ in their rows, and each
 // codes its own in groups.
 
+#include <cmath>
+
 #include "cache_pair.h"
 #include "random_model.h"
 #include "sessions.h"

@@ -1,6 +1,8 @@
 // Products of up to 64 tokens by Hopper's tensor cores against double precision on the CPU, and
 // that a token's bits are its own.
 
+#include <cmath>
+
 #include "kernels/cuda/skinny_product.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,8 @@
 // Tight rows (rows/tight_rows.h) coded on the GPU against the CPU's: the same scales, and the
 // same levels but where a sum in another order moves a threshold past a number.
 
+#include <cmath>
+
 #include "harness.h"
 #include "machine.h"
 #include "methods/registry_cuda.h"

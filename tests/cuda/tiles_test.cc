@@ -1,6 +1,8 @@
 // Weights in tiles on the GPU against their blocks: numbers out of tiles beside the CPU's, products
 // of few and of many tokens beside sums in double precision.
 
+#include <cmath>
+
 #include "harness.h"
 #include "kernels/block_products.h"
 #include "kernels/block_tiles.h"

@@ -2,6 +2,8 @@
 // masked once for each code that it holds; the codes of a slot are neighbouring channels, so
 // nothing is shuffled. About 3 instructions for kLanes numbers beside the load, fma and store.
 
+#include <cmath>
+
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
