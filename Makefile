@@ -19,7 +19,7 @@ build: ## the program, at build/bin/pith
 	@cmake --preset release -Wno-dev --log-level=NOTICE
 	@cmake --build build -j $(JOBS) --target pith_cli
 
-chat: build ## ask a fetched model (469 MiB, once) about a report: the exact cache beside a sixth of its memory
+chat: build ## ask a fetched model (469 MiB, once) about a report: the exact cache beside a tenth of its memory
 	@tools/setup.sh models
 	@build/bin/pith pull qwen2.5-coder-0.5b
 	@tools/chat.py

@@ -2,11 +2,10 @@
 """Asks a model five questions about a report of about 6,000 tokens, under the exact cache and under a small one,
 and prints both side by side: answers, bytes, and how many answers hold the fact. What `make chat` runs.
 
-    tools/chat.py                          # Qwen2.5 Coder 0.5B, exact and a sixth of its memory
-    tools/chat.py --kv half --seed 2       # what auto chooses for half of it
+    tools/chat.py                          # Qwen2.5 Coder 0.5B, exact and a tenth of its memory
+    tools/chat.py --kv half --seed 2       # half of it
 
-The report is made up (tools/chat/report.txt), so that no model knows it. The policy is named, not auto's: auto
-chooses for text, and a policy for text forgets facts that nobody has asked for yet. It was chosen among four on
+The report is made up (tools/chat/report.txt), so that no model knows it. auto chooses the policy; none was chosen on
 this report. The model has to be there: build/bin/pith pull qwen2.5-coder-0.5b.
 """
 
@@ -32,7 +31,7 @@ QUESTIONS = [
 def ask(args):
     command = [args.program, "ask", REPORT, "-m", args.model, "--compare", "-n", "48", "--json",
                "--kv-seed", str(args.seed)]
-    command += ["--kv", args.kv] if args.kv else ["--kv-policy", args.policy]
+    command += ["--kv-policy", args.policy] if args.policy else ["--kv", args.kv]
     for question, _ in QUESTIONS:
         command += ["-q", question]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
@@ -44,9 +43,8 @@ def ask(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--model", default="qwen2.5-coder-0.5b")
-    parser.add_argument("--policy", default="keydiff(budget=41%)+k:int8+v:turboquant(bits=3)",
-                        help="of the small cache")
-    parser.add_argument("--kv", help="its memory instead, for auto: half, quarter, tenth, 17%%, 16MiB")
+    parser.add_argument("--kv", default="tenth", help="memory of the small cache: half, quarter, tenth, 17%%, 16MiB")
+    parser.add_argument("--policy", help="its policy instead of auto's")
     parser.add_argument("--seed", type=int, default=0, help="of the small cache's draws")
     parser.add_argument("--program", default=os.path.join(REPO, "build", "bin", "pith"))
     args = parser.parse_args()
@@ -67,7 +65,8 @@ def main():
     row("right", *(f"{n} of {len(QUESTIONS)}" for n in right))
     row("cache", *(f"{p['bytes'] / 2**20:.1f} MiB for {p['tokens']} tokens, {p['bits']:.2f} bits a number"
                    for p in (exact, small)))
-    print(f"\nThe small cache's policy: {small['policy']}")
+    if args.policy:
+        print(f"\nThe small cache's policy: {small['policy']}")
 
 
 def row(label, *cells):
