@@ -39,8 +39,8 @@ FOR_ALL = "core/both_sides.h"  # two macros
 # Families: what several methods share, and who else knows them.
 SHARED = {"scores"}
 TOOL_OF = {"src/tools/dictionaries/": "csr"}
-# What the command line includes of src/, and who does (docs/decisions/0002). Tools of this project
-# more than of its users: measurements, tables of reports, training, files of tensors.
+# Headers of src/ that the command line includes beside include/pith. They serve this project more than its users:
+# measurements, tables of reports, training, files of tensors. The list only gets shorter.
 INSIDE = {
     "apps/pith/attend.cc": ["cache/kv_cache.h", "core/safetensors.h"],
     "apps/pith/bandwidth.cc": ["core/philox.h", "kernels/read_rate.h"],
