@@ -17,6 +17,8 @@ std::span<const Entry> all_globals();   // methods.cc
 /// `otherwise`, if given.
 Value path_of(Runtime& rt, const Value& value, const Value& path,
               const std::optional<Value>& otherwise = std::nullopt);
+/// The method format() of strings.
+Value format_method(Runtime& rt, const Value& self, const Arguments& a);
 /// str.replace() and changes of case, charged.
 Value replace_text(Runtime& rt, const Text& text, const Text& from, const Text& to, int64_t count);
 Value change_text(Runtime& rt, const Value& self, Case form);

@@ -111,6 +111,7 @@ std::string trimmed(const Value& value) { return strip(*value.text(), true, true
 
 Value to_float(Runtime&, const Value& self, const Arguments& a) {
   if (self.is_number()) return Value(self.number());
+  if (self.wide() != nullptr) return Value(std::strtod(self.wide()->c_str(), nullptr));
   double out = 0;
   if (self.text() != nullptr) {
     const std::string text = trimmed(self);
@@ -124,8 +125,10 @@ Value to_float(Runtime&, const Value& self, const Arguments& a) {
 Value to_int(Runtime& rt, const Value& self, const Arguments& a) {
   Value otherwise = a.has(0) ? a.at(0) : Value(int64_t{0});
   const auto cut = [&](double x) {
-    return std::fabs(x) < 9.2e18 ? Value(static_cast<int64_t>(x)) : otherwise;
+    if (std::fabs(x) < 9.2e18) return Value(static_cast<int64_t>(x));
+    return std::isfinite(x) ? Value(WideInteger(fmt::format("{:.0f}", x))) : otherwise;
   };
+  if (self.wide() != nullptr) return self;
   if (self.is_integer()) return Value(self.integer());
   if (self.is_float()) return cut(self.number());
   if (self.text() == nullptr) return otherwise;
@@ -138,6 +141,12 @@ Value to_int(Runtime& rt, const Value& self, const Arguments& a) {
   const char* end = text.data() + text.size();
   const auto parsed = std::from_chars(begin, end, out, base);
   if (parsed.ec == std::errc() && parsed.ptr == end) return Value(out);
+  if (parsed.ec == std::errc::result_out_of_range && parsed.ptr == end) {
+    if (base != 10) rt.fail("int of more than 64 bits in another base than 10");
+    if (text.size() > kMaxDigits)
+      rt.fail(fmt::format("int of more than {} digits", kMaxDigits));  // as Python
+    return wide_integer(begin);
+  }
   double number = 0;
   const auto as_float = std::from_chars(begin, end, number);
   return as_float.ec == std::errc() && as_float.ptr == end ? cut(number) : otherwise;
@@ -360,7 +369,11 @@ Value slice(Runtime& rt, const Value& self, const Arguments& a) {
 }
 
 Value attribute_filter(Runtime& rt, const Value& self, const Arguments& a) {
-  return attribute(rt, self, text_argument(rt, a, 0, "the name").bytes());
+  const std::string& name = text_argument(rt, a, 0, "the name").bytes();
+  // Unlike a dot it never looks at a dict's items.
+  if (self.dict() != nullptr && find_method(name) == nullptr)
+    return Value(Undefined{std::make_shared<const std::string>(name)});
+  return attribute(rt, self, name);
 }
 
 Value unique(Runtime& rt, const Value& self, const Arguments& a) {

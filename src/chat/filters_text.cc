@@ -54,8 +54,12 @@ Value upper(Runtime& rt, const Value& self, const Arguments&) {
 }
 
 Value format_filter(Runtime& rt, const Value& self, const Arguments& a) {
-  if (!a.named.empty())
-    rt.fail("format with names; only positions are supported", ErrorCode::kUnsupported);
+  if (!a.named.empty()) {
+    if (!a.more.empty()) rt.fail("format with positions and names");
+    Dict dict;
+    for (const auto& [name, value] : a.named) dict.set(Text(name, Origin::kTemplate), value);
+    return format(rt, as_text(rt, self), {rt.dict(std::move(dict))});
+  }
   return format(rt, as_text(rt, self), a.more);
 }
 
@@ -348,13 +352,29 @@ Value format(Runtime& rt, const Text& pattern, const Values& values) {
       ++at;
       continue;
     }
+    if (at < bytes.size() && bytes[at] == '(') {
+      const size_t close = bytes.find(')', at);
+      const Dict* dict = values.size() == 1 ? values[0].dict() : nullptr;
+      if (close == bytes.npos || dict == nullptr) rt.fail("a format with names needs a dict");
+      const std::string_view name = bytes.substr(at + 1, close - at - 1);
+      const Value* value = dict->find(name);
+      if (value == nullptr) rt.fail(fmt::format("the format's dict has no '{}'", name));
+      at = close + 1;
+      const Spec spec = read_spec(rt, bytes, at);
+      rt.charge(1 + static_cast<uint64_t>(spec.width) / 64);
+      out.append(format_one(rt, spec, *value));
+      rt.check_size(out.size());
+      used = 1;
+      continue;
+    }
     const Spec spec = read_spec(rt, bytes, at);
     if (used == values.size()) rt.fail("fewer values than the format asks for");
     rt.charge(1 + static_cast<uint64_t>(spec.width) / 64);
     out.append(format_one(rt, spec, values[used++]));
     rt.check_size(out.size());
   }
-  if (used < values.size()) rt.fail("more values than the format asks for");
+  const bool unused_dict = values.size() == 1 && values[0].dict() != nullptr;  // as in Python
+  if (used < values.size() && !unused_dict) rt.fail("more values than the format asks for");
   return rt.text(std::move(out));
 }
 

@@ -51,6 +51,9 @@ Interpreter::Flow Interpreter::execute(const Node& node) {
       scopes_.pop_back();
       return flow;
     }
+    case Node::Kind::kAnother:
+      rt_.fail(fmt::format("not supported: the tag '{}': there is no other template", node.member),
+               ErrorCode::kUnsupported);
     case Node::Kind::kBreak: return Flow::kBreak;
     case Node::Kind::kContinue: return Flow::kContinue;
   }
@@ -142,9 +145,10 @@ void Interpreter::loop(const Node& node, Values items, int64_t depth) {
   }
   rt_.charge(items.size());
   const auto all = std::make_shared<const List>(List::Kind::kList, std::move(items));
+  const auto seen = std::make_shared<Values>();
   for (size_t i = 0; i < all->items.size(); ++i) {
     const auto state =
-        std::make_shared<const Loop>(Loop{all, i, node.recursive ? &node : nullptr, depth});
+        std::make_shared<const Loop>(Loop{all, i, node.recursive ? &node : nullptr, depth, seen});
     if (turn(node, state) == Flow::kBreak) break;
   }
 }

@@ -162,65 +162,36 @@ Value partition(Runtime& rt, const Value& self, const Arguments& a) {
                  List::Kind::kTuple);
 }
 
-/// ljust, rjust and zfill; zfill's zeros come behind a sign.
-template <bool kLeft, bool kZeros>
+enum class Side : uint8_t { kLeft, kRight, kMiddle, kZeros };
+
+/// ljust, rjust, center and zfill, by where the text comes to lie; zfill's zeros come behind a
+/// sign.
+template <Side kSide>
 Value padded(Runtime& rt, const Value& self, const Arguments& a) {
   const Text& text = string_of(rt, self, "rjust");
-  const int64_t room =
-      integer_argument(rt, a, 0, 0) - static_cast<int64_t>(count_characters(text.bytes()));
+  const int64_t width = integer_argument(rt, a, 0, 0);
+  const int64_t room = width - static_cast<int64_t>(count_characters(text.bytes()));
   if (room <= 0) return self;
   rt.check_size(4 * static_cast<size_t>(room));
-  const std::string fill = kZeros     ? "0"
-                           : a.has(1) ? text_argument(rt, a, 1, "the fill").bytes()
-                                      : " ";
+  const std::string fill = kSide == Side::kZeros ? "0"
+                           : a.has(1)            ? text_argument(rt, a, 1, "the fill").bytes()
+                                                 : " ";
   if (count_characters(fill) != 1) rt.fail("the fill must be one character");
-  std::string space;
-  for (int64_t i = 0; i < room; ++i) space += fill;
-  const bool sign = kZeros && (text.bytes().starts_with('-') || text.bytes().starts_with('+'));
-  Text out = kLeft ? text : text.slice(0, sign ? 1 : 0);
-  out.append(space, Origin::kTemplate);
-  if (!kLeft) out.append(text, sign ? 1 : 0, text.size());
-  return rt.text(std::move(out));
-}
-
-/// str.format() of "{}", "{0}" and "{name}".
-Value format_method(Runtime& rt, const Value& self, const Arguments& a) {
-  const Text& pattern = string_of(rt, self, "format");
-  const std::string& bytes = pattern.bytes();
-  Text out;
-  size_t next = 0;
-  bool numbered = false;
-  for (size_t at = 0; at < bytes.size();) {
-    const size_t brace = std::min(bytes.find_first_of("{}", at), bytes.size());
-    out.append(pattern, at, brace);
-    at = brace;
-    if (at == bytes.size()) break;
-    if (at + 1 < bytes.size() && bytes[at + 1] == bytes[at]) {
-      out.append(pattern, at, at + 1);
-      at += 2;
-      continue;
-    }
-    const size_t end = bytes.find('}', at);
-    if (bytes[at] == '}' || end == bytes.npos) rt.fail("format with a brace that stands alone");
-    const std::string name = bytes.substr(at + 1, end - at - 1);
-    at = end + 1;
-    const Value* value = nullptr;
-    const bool digits = name.find_first_not_of("0123456789") == name.npos;
-    numbered |= digits && !name.empty();
-    if (numbered && (name.empty() || next > 0)) rt.fail("format numbers all its places or none");
-    const bool number = digits && name.size() < 9;
-    const size_t place = name.empty() ? next++ : number ? std::stoul(name) : SIZE_MAX;
-    if (place < a.more.size()) value = &a.more[place];
-    for (const auto& [key, given] : a.named)
-      if (!number && key == name) value = &given;
-    if (value == nullptr && name.find_first_of(".[!:") != name.npos)
-      rt.fail(fmt::format("format of '{{{}}}'; supported: {{}}, {{0}} and {{name}}", name),
-              ErrorCode::kUnsupported);
-    if (value == nullptr) rt.fail(fmt::format("format has no value for '{{{}}}'", name));
-    rt.charge_walk(*value);
-    out.append(to_text(*value));
-    rt.check_size(out.size());
-  }
+  // Python puts the odd space on the left of a text of odd width.
+  const int64_t left = kSide == Side::kLeft     ? 0
+                       : kSide == Side::kMiddle ? room / 2 + (room & width & 1)
+                                                : room;
+  const auto space = [&](int64_t count) {
+    std::string out;
+    for (int64_t i = 0; i < count; ++i) out += fill;
+    return out;
+  };
+  const bool sign =
+      kSide == Side::kZeros && (text.bytes().starts_with('-') || text.bytes().starts_with('+'));
+  Text out = text.slice(0, sign ? 1 : 0);
+  out.append(space(left), Origin::kTemplate);
+  out.append(text, sign ? 1 : 0, text.size());
+  out.append(space(room - left), Origin::kTemplate);
   return rt.text(std::move(out));
 }
 
@@ -249,7 +220,6 @@ Value all_are(Runtime& rt, const Value& self, const Arguments&) {
     if (!kHolds(character_at(text, at))) return Value(false);
   return Value(!text.empty());
 }
-bool digit(char32_t c) { return c >= '0' && c <= '9'; }
 bool space(char32_t c) { return is_space(c); }
 
 template <Case kForm>
@@ -286,6 +256,29 @@ Value values(Runtime& rt, const Value& self, const Arguments&) {
   return rt.list(std::move(out), List::Kind::kView);
 }
 
+/// True if loop.changed() was last asked for other values.
+Value changed(Runtime& rt, const Value& self, const Arguments& a) {
+  if (self.loop() == nullptr) rt.fail("changed is of the loop");
+  Values& seen = *self.loop()->seen;
+  for (const Value& value : a.more) rt.charge_walk(value);
+  // An empty list of values is one too: the first value says that something was asked.
+  Values now = {Value(true)};
+  now.insert(now.end(), a.more.begin(), a.more.end());
+  if (std::ranges::equal(seen, now, equal)) return Value(false);
+  if (std::ranges::any_of(now, [](const Value& v) {
+        const Extent of = extent_of(v);
+        return of.spaces || of.loops;
+      }))
+    rt.fail("loop.changed of a namespace or a loop", ErrorCode::kUnsupported);
+  seen = std::move(now);
+  return Value(true);
+}
+
+Value copy(Runtime& rt, const Value& self, const Arguments&) {
+  dict_of(rt, self, "copy");
+  return self;  // values do not change
+}
+
 Value cycle(Runtime& rt, const Value& self, const Arguments& a) {
   if (self.loop() == nullptr || a.more.empty()) rt.fail("cycle is of the loop, with some values");
   return a.more[self.loop()->index % a.more.size()];
@@ -293,6 +286,9 @@ Value cycle(Runtime& rt, const Value& self, const Arguments& a) {
 
 constexpr Entry kMethods[] = {
     {"capitalize", "", cased<Case::kCapitalize>},
+    {"center", "!width fillchar", padded<Side::kMiddle>},
+    {"changed", "", changed, true},
+    {"copy", "", copy},
     {"count", "!sub", count},
     {"cycle", "", cycle, true},
     {"endswith", "!suffix", has_end<false>},
@@ -302,15 +298,16 @@ constexpr Entry kMethods[] = {
     {"index", "!sub", find<false, true>},
     {"isalnum", "", all_are<is_alphanumeric>},
     {"isalpha", "", all_are<is_letter>},
-    {"isdigit", "", all_are<digit>},
+    {"isdecimal", "", all_are<is_decimal>},
+    {"isdigit", "", all_are<is_digit>},
     {"islower", "", in_case<Case::kLower>},
-    {"isnumeric", "", all_are<digit>},
+    {"isnumeric", "", all_are<is_numeric>},
     {"isspace", "", all_are<space>},
     {"isupper", "", in_case<Case::kUpper>},
     {"items", "", items},
     {"join", "!iterable", join},
     {"keys", "", keys},
-    {"ljust", "!width fillchar", padded<true, false>},
+    {"ljust", "!width fillchar", padded<Side::kLeft>},
     {"lower", "", cased<Case::kLower>},
     {"lstrip", "chars", stripped<true, false>},
     {"partition", "!sep", partition<false>},
@@ -319,7 +316,7 @@ constexpr Entry kMethods[] = {
     {"replace", "!old !new count", replace_method},
     {"rfind", "!sub", find<true, false>},
     {"rindex", "!sub", find<true, true>},
-    {"rjust", "!width fillchar", padded<false, false>},
+    {"rjust", "!width fillchar", padded<Side::kRight>},
     {"rpartition", "!sep", partition<true>},
     {"rsplit", "sep maxsplit", split_right},
     {"rstrip", "chars", stripped<false, true>},
@@ -330,7 +327,7 @@ constexpr Entry kMethods[] = {
     {"title", "", cased<Case::kTitle>},
     {"upper", "", cased<Case::kUpper>},
     {"values", "", values},
-    {"zfill", "!width", padded<false, true>},
+    {"zfill", "!width", padded<Side::kZeros>},
 };
 
 // ---- Functions ----

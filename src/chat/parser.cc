@@ -71,15 +71,25 @@ std::unique_ptr<Node> Parser::statement() {
     tokens_.expect_block_end();
     return out;
   }
-  static constexpr std::string_view kEnds[] = {"else",     "elif",      "endif",        "endfor",
-                                               "endset",   "endraw",    "endcall",      "endwith",
-                                               "endmacro", "endfilter", "endgeneration"};
+  if (tag == "block") return block_statement();
+  if (tag == "include" || tag == "import" || tag == "from" || tag == "extends") {
+    auto out = node(Node::Kind::kAnother);
+    out->member = tag;
+    while (tokens_.current().kind != Token::Kind::kBlockEnd &&
+           tokens_.current().kind != Token::Kind::kEnd)
+      tokens_.skip();
+    tokens_.expect_block_end();
+    return out;
+  }
+  static constexpr std::string_view kEnds[] = {"else",      "elif",          "endif",   "endfor",
+                                               "endset",    "endraw",        "endcall", "endmacro",
+                                               "endfilter", "endgeneration", "endwith", "endblock"};
   if (std::find(std::begin(kEnds), std::end(kEnds), tag) != std::end(kEnds))
     tokens_.corrupt(fmt::format("'{}' closes nothing", tag));
   tokens_.back();
   tokens_.unsupported(
-      fmt::format("the tag '{}'; supported: if, for, set, macro, call, filter, with, generation, "
-                  "raw, break, continue",
+      fmt::format("the tag '{}'; supported: if, for, set, macro, call, filter, with, block, "
+                  "generation, raw, break, continue",
                   tag));
 }
 
@@ -201,6 +211,24 @@ std::unique_ptr<Node> Parser::with_statement() {
   tokens_.expect_block_end();
   out->body = body({"endwith"}, "with");
   tokens_.skip();
+  tokens_.expect_block_end();
+  return out;
+}
+
+/// Nothing extends a chat template, so a block is its body.
+std::unique_ptr<Node> Parser::block_statement() {
+  auto out = node(Node::Kind::kScope);
+  const std::string name = tokens_.expect_name("the name of a block");
+  while (tokens_.take_name("scoped") || tokens_.take_name("required")) {
+  }
+  tokens_.expect_block_end();
+  const int outer = std::exchange(breakable_, 0);
+  out->body = body({"endblock"}, "block");
+  breakable_ = outer;
+  tokens_.skip();
+  if (tokens_.current().kind != Token::Kind::kBlockEnd && !tokens_.take_name(name))
+    tokens_.corrupt(
+        fmt::format("expected the end of the block '{}', found {}", name, tokens_.found()));
   tokens_.expect_block_end();
   return out;
 }

@@ -34,6 +34,7 @@ class Parser {
   std::unique_ptr<Node> set_statement();
   std::unique_ptr<Node> macro_statement();
   std::unique_ptr<Node> filter_statement();
+  std::unique_ptr<Node> block_statement();
   std::unique_ptr<Node> call_statement();
   std::unique_ptr<Node> with_statement();
   ExpressionPtr body_filters();

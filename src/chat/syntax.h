@@ -91,7 +91,8 @@ struct Node {
     kCall,      // expression, a call; its macro finds a macro "caller" like kMacro's
     kWith,      // targets[i] = defaults[i], body
     kFilter,    // body through the filters of expression
-    kScope,     // body: the tag `generation`
+    kScope,     // body: the tags `generation` and `block`
+    kAnother,   // member: a tag that takes another template, refused when it is reached
     kBreak,
     kContinue
   };

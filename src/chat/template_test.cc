@@ -196,6 +196,26 @@ TEST(ChatLanguage, IsJinjas) {
        "1200.0 1200 1400 1200.0"},
       {"{{ [1, 2, 3, 4, 5]|slice(3)|list }}{{ [1, 2, 3, 4]|slice(3, 0)|list }}",
        "[[1, 2], [3, 4], [5]][[1, 2], [3, 0], [4, 0]]"},
+      {"{{ '{0}-{1:>5}-{k!r}|{:}'.replace('{:}', '').format('a', 'b', k='c') }}", "a-    b-'c'|"},
+      {"{{ '{:,}|{:.2f}|{:05d}|{:x}|{:+}|{:>4}|{:*^5}|{:%}'.format(1234567, 2.5, 42, 255, 3, 'b', "
+       "'c', 0.25) }}",
+       "1,234,567|2.50|00042|ff|+3|   b|**c**|25.000000%"},
+      {"{{ '{:5}|{:5}|{:<5}|{:.2}|{:é>3}|{:+06.1f}'.format('a', 7, 7, 'abc', 'x', -2.25) }}",
+       "a    |    7|7    |ab|ééx|-002.2"},
+      {"{{ '%(a)s-%(b)03d' % {'a': 1, 'b': 2} }}{{ '%(x)s'|format(x='y') }}", "1-002y"},
+      {"{% for x in [1, 1, 2, 1] %}{{ loop.changed(x) }}{% endfor %}", "TrueFalseTrueTrue"},
+      {"{{ 'ab'.center(5, '*') }}{{ 'a'.center(4) }}|{{ 'abc'.center(2) }}", "**ab* a  |abc"},
+      {"{{ '²'.isdigit() }}{{ '²'.isdecimal() }}{{ '½'.isnumeric() }}{{ '½'.isdigit() }}",
+       "TrueFalseTrueFalse"},
+      {"{{ {'role': 1}|attr('role') is undefined }}{{ {'a': 1}.copy() }}", "True{'a': 1}"},
+      {"{{ 9999999999999999999 }}{{ [-9223372036854775809]|tojson if false }}"
+       "{{ '0018446744073709551616'|int }}{{ 1e30|int }}{{ '9999999999999999999'|float }}",
+       "999999999999999999918446744073709551616"
+       "1000000000000000019884624838656"
+       "1e+19"},
+      {"{% if false %}{% include 'x' %}{% import 'y' as z %}{% from 'a' import b %}{% endif %}"
+       "{% block a %}{% set c = 1 %}{{ c }}{% endblock a %}{{ c is defined }}",
+       "1False"},
       {"{{ 1 is sameas 1 }}{{ 'upper' is filter }}{{ 'nope' is test }}{{ ('a'|e) is escaped }}",
        "TrueTrueFalseTrue"},
   };
@@ -242,6 +262,12 @@ TEST(ChatErrors, NameTheLineAndTheConstruct) {
       {"{{ 'ab'.index('c') }}", ErrorCode::kInvalidArgument, "index of a text"},
       {"{{ '{}{0}'.format(1) }}", ErrorCode::kInvalidArgument, "numbers all its places or none"},
       {"{{ '{a.b}'.format(1) }}", ErrorCode::kUnsupported, "format of '{a.b}'"},
+      {"{{ '{:d}'.format('a') }}", ErrorCode::kInvalidArgument, "a string with the spec 'd'"},
+      {"{{ '{:_}'.format(1) }}", ErrorCode::kUnsupported, "the spec '_'"},
+      {"{{ '{:999999999999}'.format(1) }}", ErrorCode::kInvalidArgument, "line 1"},
+      {"{{ ('9' * 4301)|int }}", ErrorCode::kInvalidArgument, "more than 4300 digits"},
+      {"{{ '0x8000000000000000'|int(base=16) }}", ErrorCode::kInvalidArgument, "64 bits"},
+      {"{{ 9223372036854775808 + 1 }}", ErrorCode::kInvalidArgument, "64 bits"},
       {"{% if x %}", ErrorCode::kCorrupt, "'if' without 'endif'"},
       {"{% endif %}", ErrorCode::kCorrupt, "'endif' closes nothing"},
       {"{{ 1 + }}", ErrorCode::kCorrupt, "expected an expression, found the end }}"},
@@ -268,6 +294,8 @@ TEST(ChatErrors, NameTheLineAndTheConstruct) {
        "a namespace in a namespace"},
       {"{% set ns = namespace() %}{% for x in [ns] %}{% set ns.l = loop %}{% endfor %}",
        ErrorCode::kUnsupported, "a namespace in a namespace"},
+      {"{% for x in [1] %}{{ loop.changed([loop]) }}{% endfor %}", ErrorCode::kUnsupported,
+       "loop.changed of a namespace or a loop"},
   };
   for (const auto& [source, code, words] : cases) {
     const std::string why = failure(source, code);

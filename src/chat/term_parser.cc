@@ -41,10 +41,11 @@ ExpressionPtr TermParser::primary() {
     case Token::Kind::kInteger: {
       int64_t value = 0;
       const char* end = token.value.data() + token.value.size();
-      if (std::from_chars(token.value.data(), end, value).ec != std::errc())
-        tokens_.unsupported("an integer of more than 64 bits");
+      const bool wide = std::from_chars(token.value.data(), end, value).ec != std::errc();
+      if (token.value.size() > kMaxDigits)
+        tokens_.unsupported(fmt::format("an integer of more than {} digits", kMaxDigits));
+      out->constant = wide ? wide_integer(token.value) : Value(value);
       tokens_.skip();
-      out->constant = Value(value);
       return out;
     }
     case Token::Kind::kFloat: {

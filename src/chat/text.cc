@@ -124,6 +124,16 @@ bool is_alphanumeric(char32_t c) noexcept {
          (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_N_MASK) != 0;
 }
 
+namespace {
+int32_t numeric_type(char32_t c) {
+  return u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE);
+}
+}  // namespace
+
+bool is_decimal(char32_t c) noexcept { return numeric_type(c) == U_NT_DECIMAL; }
+bool is_digit(char32_t c) noexcept { return is_decimal(c) || numeric_type(c) == U_NT_DIGIT; }
+bool is_numeric(char32_t c) noexcept { return numeric_type(c) != U_NT_NONE; }
+
 bool is_printable(char32_t c) noexcept {
   constexpr uint32_t kHidden = U_GC_C_MASK | U_GC_Z_MASK;
   return c == ' ' || (U_GET_GC_MASK(static_cast<UChar32>(c)) & kHidden) == 0;

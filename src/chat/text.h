@@ -57,6 +57,10 @@ bool is_space(char32_t c) noexcept;
 /// str.isalpha() and str.isalnum() of one character.
 bool is_letter(char32_t c) noexcept;
 bool is_alphanumeric(char32_t c) noexcept;
+/// str.isdecimal(), isdigit() and isnumeric() of one character, each wider than the one before.
+bool is_decimal(char32_t c) noexcept;
+bool is_digit(char32_t c) noexcept;
+bool is_numeric(char32_t c) noexcept;
 /// str.isprintable() of one character.
 bool is_printable(char32_t c) noexcept;
 

@@ -22,10 +22,10 @@ double Value::number() const {
 Extent extent_of(const Value& value) {
   if (const List* list = value.list()) return list->extent;
   if (const Dict* dict = value.dict()) return dict->extent;
-  if (const Loop* loop = value.loop()) return {0, 1, loop->items->extent.spaces};
+  if (const Loop* loop = value.loop()) return {0, 1, loop->items->extent.spaces, true};
   const Function* function = value.function();
   if (function != nullptr && function->self != nullptr)
-    return {0, 1, extent_of(*function->self).spaces};
+    return {0, 1, extent_of(*function->self).spaces, extent_of(*function->self).loops};
   const Text* text = value.text();
   return {0, text == nullptr ? 1 : 1 + text->size() / 64 + text->runs().size(),
           value.space() != nullptr};
@@ -36,6 +36,7 @@ void Extent::include(const Value& value) {
   depth = std::max(depth, other.depth + 1);
   size += std::min(other.size, uint64_t{1} << 60) + 1;
   spaces |= other.spaces;
+  loops |= other.loops;
 }
 
 List::List(Kind of_kind, Values of_items) : kind(of_kind), items(std::move(of_items)) {
@@ -146,6 +147,13 @@ bool equal(const Value& a, const Value& b) {
   if (a.space() != nullptr) return a.space() == b.space();
   if (a.wide() != nullptr) return *a.wide() == *b.wide();
   return a.is_undefined() || a.is_none();
+}
+
+Value wide_integer(std::string_view digits) {
+  const bool negative = digits.starts_with('-');
+  if (negative) digits.remove_prefix(1);
+  digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size() - 1));
+  return Value(WideInteger((negative ? "-" : "") + std::string(digits)));
 }
 
 }  // namespace pith::chat

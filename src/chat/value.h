@@ -101,6 +101,7 @@ struct Extent {
   uint32_t depth = 1;
   uint64_t size = 1;
   bool spaces = false;  ///< a namespace is in it: no namespace may hold it, or it could hold itself
+  bool loops = false;   ///< a loop is in it: no loop may remember it
   void include(const Value& value);
 };
 
@@ -147,6 +148,7 @@ struct Loop {
   size_t index = 0;
   const Node* node = nullptr;  ///< of one that is recursive
   int64_t depth = 1;
+  std::shared_ptr<Values> seen = {};  ///< what loop.changed() was last asked for
 };
 
 /// Levels and values of any value; 0 levels for one that is no container.
@@ -161,6 +163,10 @@ bool equal(const Value& a, const Value& b);
 Text to_text(const Value& value);
 Text to_repr(const Value& value);
 std::string float_text(double value);
+
+inline constexpr size_t kMaxDigits = 4300;  // Python's
+/// Of at most kMaxDigits decimal digits, maybe behind a '-', that 64 bits do not hold.
+Value wide_integer(std::string_view digits);
 
 /// From JSON, whose integers may have any length; strings are data. None if the text is no JSON or
 /// no UTF-8. Throws kInvalidArgument for more than kMaxDepth levels.
