@@ -172,6 +172,7 @@ TEST_F(Attack, NumbersThatMakeNoSenseAreRefused) {
     EXPECT_NE(r.err.find(option), std::string::npos) << r.err;
   };
   for (const char* option : {"--kv-seed", "--attn-error-probe"}) wrong(option, "-1", 2);
+  for (const char* option : {"--kv-seed", "--seed"}) wrong(option, "18446744073709551616", 2);
   wrong("--seed", "-2", 2);  // -1 draws one, as llama.cpp's does
   for (const char* option : {"--memory-limit", "--max-attn-error"}) wrong(option, "nan", 2);
   wrong("--kv-budget", "", 2);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -86,13 +87,16 @@ int run_action(const Action& action) {
   }
 }
 
-/// CLI11 reads -1 as 2^64 - 1 where a number has no sign.
+/// CLI11 reads -1 and 2^64 as 2^64 - 1 where a number has no sign.
 void refuse_wrapped_seeds(CLI::App& app) {
   static const CLI::Validator kWhole(
       [](std::string& text) {
-        return text.find_first_not_of("0123456789") == std::string::npos
+        uint64_t value = 0;
+        const char* const end = text.data() + text.size();
+        const auto read = std::from_chars(text.data(), end, value);
+        return read.ec == std::errc() && read.ptr == end
                    ? std::string()
-                   : text + " is not a whole number from 0";
+                   : text + " is not a whole number from 0 to 2^64 - 1";
       },
       "");
   for (CLI::Option* option : app.get_options())
