@@ -241,8 +241,9 @@ int32_t SchemaReader::object(const Json& given, const std::string& at) {
   }
   const auto others = given.find("additionalProperties");
   if (others == given.end())
-    // Documents of declared properties alone follow the schema too, and are what is meant.
-    node.others = node.properties.empty() ? 0 : -1;
+    // Documents of declared properties alone follow the schema too, and are what is meant: of none
+    // where "properties" is empty.
+    node.others = properties == given.end() ? 0 : -1;
   else if (!others->is_boolean())
     node.others = value(*others, at + "/additionalProperties");
   else

@@ -18,6 +18,12 @@ constexpr const char* kIgnored[] = {"user",         "metadata",          "store"
                                     "service_tier", "safety_identifier", "prompt_cache_retention",
                                     "verbosity",    "timings_per_token"};
 
+/// Forms of answers as llama.cpp, vLLM and SGLang name them: left out, an answer would not have
+/// them.
+constexpr const char* kOtherForms[] = {
+    "grammar",        "guided_json",        "guided_regex", "guided_choice",
+    "guided_grammar", "structured_outputs", "regex",        "ebnf"};
+
 void read_sampling(Fields& f, Call& call, const GateOptions& options) {
   SamplingOptions& s = call.sampling;
   const auto real = [&](const char* name, float& value, double least, double most) {
@@ -122,8 +128,9 @@ void read_common(Fields& f, Call& call, const GateOptions& options) {
   call.priority = static_cast<int>(f.integer("priority", -1000000, 1000000).value_or(0));
   for (const char* name : kIgnored) f.get(name);
   read_form(f, call);
-  if (f.get("grammar") != nullptr)
-    throw unsupported("grammar", "is not there: say it as a JSON schema, in 'response_format'");
+  for (const char* name : kOtherForms)
+    if (f.get(name) != nullptr)
+      throw unsupported(name, "is not there: say it as a JSON schema, in 'response_format'");
 }
 
 void refuse_unknown(const Fields& f, const GateOptions& options) {

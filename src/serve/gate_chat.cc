@@ -37,9 +37,10 @@ Json checked_call(const Json& given, const std::string& path) {
   const std::string name = inner.required_text("name", 256);
   Json arguments = Json::object();
   if (const Json* told = inner.get("arguments"); told != nullptr && told->is_string()) {
-    // Arguments that are not JSON are of an answer that was cut.
-    arguments =
-        parse_text(told->get_ref<const std::string&>(), inner.path("arguments")).value_or(*told);
+    // Clients send "" for a call without arguments; what is not JSON is of an answer that was cut.
+    const auto& text = told->get_ref<const std::string&>();
+    if (text.find_first_not_of(" \t\r\n") != text.npos)
+      arguments = parse_text(text, inner.path("arguments")).value_or(*told);
   } else if (told != nullptr) {
     arguments = *told;
   }

@@ -46,9 +46,12 @@ bool is_name(const std::string& name) {
   });
 }
 
+constexpr const char* kNoParameters =
+    R"({"type":"object","properties":{},"additionalProperties":false})";
+
 FormTool checked_tool(const Json& given, const std::string& path) {
   Fields f(given, path);
-  if (const std::string type = f.text("type", 100).value_or(""); type != "function")
+  if (const std::string type = f.text("type", 100).value_or("function"); type != "function")
     throw unsupported(f.path("type"), fmt::format("is '{}'; tools are functions", type));
   const Json* function = f.get("function");
   if (function == nullptr) throw wrong(f.path("function"), "is missing");
@@ -57,23 +60,43 @@ FormTool checked_tool(const Json& given, const std::string& path) {
   out.name = inner.text("name", 256).value_or("");
   if (!is_name(out.name))
     throw wrong(inner.path("name"), "must have 1 to 64 letters, digits, '_', '-' and '.'");
-  if (const Json* parameters = inner.get("parameters")) out.parameters = dump(*parameters);
+  // A function without parameters takes none.
+  const Json* parameters = inner.get("parameters");
+  out.parameters = parameters == nullptr || parameters->empty() ? kNoParameters : dump(*parameters);
   out.strict = inner.boolean("strict").value_or(false);
   return out;
 }
 
-/// Of tool_choice: the one tool's name; "" = any.
-std::string read_choice(Call& call, const Json& choice) {
-  if (choice == "auto") return "";
-  call.must_call = true;
-  if (choice == "required") return "";
-  if (!choice.is_object())
-    throw wrong("tool_choice", "must be \"auto\", \"none\", \"required\" or one function");
-  Fields f(choice, "tool_choice");
+std::string chosen_name(const Json& given, const std::string& path) {
+  Fields f(given, path);
   const Json* function = f.get("function");
-  if (function == nullptr) throw wrong("tool_choice.function", "is missing");
-  Fields inner(*function, "tool_choice.function");
-  return inner.text("name", 256).value_or("");
+  if (function == nullptr) throw wrong(f.path("function"), "is missing");
+  return Fields(*function, f.path("function")).required_text("name", 256);
+}
+
+/// Of tool_choice: the names of the tools that may be called; none = any.
+std::vector<std::string> read_choice(Call& call, const Json& choice) {
+  if (choice == "auto") return {};
+  call.must_call = true;
+  if (choice == "required") return {};
+  if (!choice.is_object())
+    throw wrong("tool_choice",
+                "must be \"auto\", \"none\", \"required\", one function or allowed_tools");
+  Fields f(choice, "tool_choice");
+  const Json* allowed = f.get("allowed_tools");
+  if (allowed == nullptr) return {chosen_name(choice, "tool_choice")};
+  Fields inner(*allowed, f.path("allowed_tools"));
+  const std::string mode = inner.text("mode", 100).value_or("");
+  if (mode != "auto" && mode != "required")
+    throw wrong(inner.path("mode"), "must be \"auto\" or \"required\"");
+  call.must_call = mode == "required";
+  const Json* tools = inner.get("tools");
+  if (tools == nullptr || !tools->is_array() || tools->empty())
+    throw wrong(inner.path("tools"), "must be a list of at least one function");
+  std::vector<std::string> out;
+  for (size_t i = 0; i < tools->size(); ++i)
+    out.push_back(chosen_name((*tools)[i], fmt::format("{}[{}]", inner.path("tools"), i)));
+  return out;
 }
 
 }  // namespace
@@ -98,13 +121,16 @@ void read_tools(Fields& f, Call& call) {
   if (none) return;
   if (!tools->is_array() || tools->size() > 128)
     throw wrong("tools", "must be a list of at most 128 tools");
-  const std::string one = choice == nullptr ? "" : read_choice(call, *choice);
-  for (size_t i = 0; i < tools->size(); ++i) {
-    FormTool tool = checked_tool((*tools)[i], fmt::format("tools[{}]", i));
-    if (one.empty() || one == tool.name) call.callable.push_back(std::move(tool));
-  }
-  if (call.callable.empty())
-    throw wrong("tool_choice", fmt::format("names '{}', which is none of the tools", one));
+  const auto chosen = choice == nullptr ? std::vector<std::string>() : read_choice(call, *choice);
+  std::vector<FormTool> all;
+  for (size_t i = 0; i < tools->size(); ++i)
+    all.push_back(checked_tool((*tools)[i], fmt::format("tools[{}]", i)));
+  for (const std::string& name : chosen)
+    if (std::ranges::find(all, name, &FormTool::name) == all.end())
+      throw wrong("tool_choice", fmt::format("names '{}', which is none of the tools", name));
+  for (FormTool& tool : all)
+    if (chosen.empty() || std::ranges::find(chosen, tool.name) != chosen.end())
+      call.callable.push_back(std::move(tool));
   if (call.json) throw unsupported("response_format", "beside tools is not there");
   if (call.ignore_eos) throw unsupported("ignore_eos", "beside tools is not there");
   if (call.must_call && !call.answer_begins.empty())

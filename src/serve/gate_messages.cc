@@ -28,6 +28,8 @@ void add_blocks(Json& messages, const std::string& role, const Json& blocks,
     const std::string at = fmt::format("{}[{}]", path, i);
     Fields block(blocks[i], at);
     const std::string type = block.text("type", 100).value_or("");
+    // Another model's thoughts, which agents send back, are not this one's.
+    if (role == "assistant" && (type == "thinking" || type == "redacted_thinking")) continue;
     if (type == "tool_use" && role == "assistant") {
       const Json* input = block.get("input");
       if (input == nullptr || !input->is_object())

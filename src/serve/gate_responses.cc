@@ -19,6 +19,8 @@ void add_item(Json& messages, const Json& given, const std::string& path) {
     const std::string name = f.required_text("name", 256);
     return add_call(messages, chat_tool_call(id, name, f.required_text("arguments", kMost)));
   }
+  // Another model's thoughts, which agents send back, are not this one's.
+  if (type == "reasoning") return;
   const bool result = type == "function_call_output";
   if (!result && type != "message")
     throw unsupported(f.path("type"), fmt::format("is '{}'; items are message, function_call and "
@@ -46,6 +48,7 @@ Json input_messages(Fields& f) {
     throw wrong("input", "must be a string or a list of at least one item");
   for (size_t i = 0; i < input->size(); ++i)
     add_item(messages, (*input)[i], fmt::format("input[{}]", i));
+  if (messages.empty()) throw wrong("input", "has nothing to answer");
   return messages;
 }
 

@@ -119,6 +119,28 @@ TEST(Gate, FormsAndTools) {
   EXPECT_EQ(refused(R"("tool_choice":"required")"), "tool_choice");
 }
 
+TEST(Gate, ToolsAsClientsSendThem) {
+  const std::string tools = R"("tools":[{"function":{"name":"now"}},
+      {"type":"function","function":{"name":"add","parameters":{"type":"object"}}}])";
+  const std::string none = R"({"type":"object","properties":{},"additionalProperties":false})";
+  EXPECT_EQ(chat(tools).callable.at(0).parameters, none);
+  const auto choice = [&](const char* mode, const char* name) {
+    return tools + fmt::format(R"(,"tool_choice":{{"type":"allowed_tools","allowed_tools":
+        {{"mode":"{}","tools":[{{"type":"function","function":{{"name":"{}"}}}}]}}}})",
+                               mode, name);
+  };
+  const Call call = chat(choice("auto", "add"));
+  ASSERT_EQ(call.callable.size(), 1u);
+  EXPECT_EQ(call.callable[0].name, "add");
+  EXPECT_FALSE(call.must_call);
+  EXPECT_TRUE(chat(choice("required", "add")).must_call);
+  EXPECT_EQ(refused(choice("auto", "sub")), "tool_choice");
+  EXPECT_EQ(refused(choice("none", "add")), "tool_choice.allowed_tools.mode");
+  for (const char* other : {"grammar", "guided_json", "guided_regex", "guided_choice",
+                            "guided_grammar", "structured_outputs", "regex", "ebnf"})
+    EXPECT_EQ(refused(fmt::format("\"{}\":\"x\"", other)), other);
+}
+
 TEST(Gate, StrictMeansEveryField) {
   GateOptions strict = kOptions;
   strict.strict = true;
@@ -259,6 +281,35 @@ TEST(Gate, AgentsCallToolsAsChatsDo) {
   EXPECT_EQ(said(responses), said(chat_form));
   EXPECT_EQ(said(messages), said(chat_form));
   EXPECT_EQ(chat_form.callable.size(), 1u);
+}
+
+TEST(Gate, EmptyArgumentsAreNoneAndThoughtsOfOthersAreSkipped) {
+  const auto talk = [](const std::string& arguments) {
+    return said(chat_call(
+        parse_object(
+            R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[)"
+            R"({"id":"1","type":"function","function":{"name":"f","arguments":")" +
+            arguments + R"("}}]},{"role":"tool","tool_call_id":"1","content":"c"}]})"),
+        kOptions));
+  };
+  EXPECT_EQ(talk(""), talk("{}"));
+  EXPECT_EQ(talk(" "), talk("{}"));
+  const auto responses = [](const std::string& before) {
+    return said(responses_call(
+        parse_object(R"({"input":[)" + before + R"({"role":"user","content":"a"}]})"), kOptions));
+  };
+  EXPECT_EQ(responses(R"({"type":"reasoning","id":"r","summary":[]},)"), responses(""));
+  EXPECT_THROW(
+      responses_call(parse_object(R"({"input":[{"type":"reasoning","id":"r"}]})"), kOptions),
+      Refusal);
+  const auto messages = [](const std::string& thought) {
+    return said(messages_call(
+        parse_object(R"({"max_tokens":5,"messages":[{"role":"user","content":"a"},)"
+                     R"({"role":"assistant","content":[)" +
+                     thought + R"({"type":"text","text":"b"}]},{"role":"user","content":"c"}]})"),
+        kOptions));
+  };
+  EXPECT_EQ(messages(R"({"type":"thinking","thinking":"t","signature":"s"},)"), messages(""));
 }
 
 TEST(Gate, ToolsOfAgentsAreRefusedByTheirOwnNames) {

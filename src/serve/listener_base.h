@@ -45,9 +45,10 @@ class AnswerListener : public Listener {
   static std::string call_id(const char* kind = "call_") {
     return kind + random_id().substr(0, 24);
   }
-  /// A choice ended by its own calls.
+  /// A choice ended by its own calls, all of them whole.
   bool called(size_t choice, StopReason reason) const {
-    return calls(choice) > 0 && std::string_view(finish_reason(reason)) == "stop";
+    return calls(choice) > 0 && !readers_[choice].cut() &&
+           std::string_view(finish_reason(reason)) == "stop";
   }
 
   std::shared_ptr<Reply> reply_;

@@ -98,7 +98,8 @@ std::vector<ToolPiece> ToolReader::finish() {
   std::vector<ToolPiece> out;
   if (state_ == State::kText && held_.find_first_not_of(" \n") != std::string::npos)
     out.push_back({ToolPiece::Kind::kText, held_});
-  if (state_ == State::kArguments) out.push_back({ToolPiece::Kind::kEnds, ""});
+  cut_ = state_ == State::kArguments;
+  if (cut_) out.push_back({ToolPiece::Kind::kEnds, ""});
   held_.clear();
   return out;
 }

@@ -24,6 +24,8 @@ class ToolReader {
   /// Returns the pieces held back.
   std::vector<ToolPiece> finish();
   size_t calls() const { return calls_; }
+  /// The text ended within a call's arguments.
+  bool cut() const { return cut_; }
 
  private:
   enum class State : uint8_t { kText, kHead, kArguments, kTail };
@@ -36,7 +38,7 @@ class ToolReader {
   std::string held_;
   size_t calls_ = 0;
   int depth_ = 0;  // of the arguments' brackets
-  bool in_string_ = false, escaped_ = false;
+  bool in_string_ = false, escaped_ = false, cut_ = false;
 };
 
 }  // namespace pith::serve

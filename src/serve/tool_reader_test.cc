@@ -36,5 +36,18 @@ TEST(ToolReader, HoweverTheTextIsCut) {
   }
 }
 
+// A stop string may end an answer within a call, which must not be taken for one to carry out.
+TEST(ToolReader, SaysThatACallWasCut) {
+  const std::string call =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  for (const size_t left : {0u, 1u, 12u, 14u, 16u}) {
+    ToolReader reader(false);
+    reader.push(call.substr(0, call.size() - left));
+    reader.finish();
+    EXPECT_EQ(reader.calls(), 1u);
+    EXPECT_EQ(reader.cut(), left > 14) << left;
+  }
+}
+
 }  // namespace
 }  // namespace pith::serve
