@@ -10,7 +10,7 @@
 namespace pith::chat {
 namespace {
 
-/// What stands between the braces: which value, "!r", and how it is laid out.
+/// A place between the braces: which value, "!r", and how it is laid out.
 struct Place {
   std::string name, spec;
   char conversion = 0;
