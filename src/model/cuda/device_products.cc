@@ -1,26 +1,57 @@
-// The forward pass's products: of a few tokens by fused kernels, of a pass of many sessions by
-// skinny_product.h's, of more by cuBLASLt.
+#include "model/cuda/device_products.h"
 
+#include <algorithm>
 #include <utility>
-
-#include "model/cuda/device_forward.h"
 
 namespace pith::cuda {
 
+DeviceProducts::DeviceProducts(std::shared_ptr<const DeviceWeights> weights,
+                               const ProductPlan& plan, MemoryCounter& memory, cudaStream_t stream)
+    : weights_(std::move(weights)),
+      config_(weights_->config()),
+      plan_(plan),
+      stream_(stream),
+      matmul_(memory, stream) {
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  const auto inner = static_cast<size_t>(config_.intermediate);
+  const auto queries = static_cast<size_t>(config_.query_heads * config_.head_dim);
+  const auto qkv =
+      static_cast<size_t>((config_.query_heads + 2 * config_.kv_heads) * config_.head_dim);
+  const auto make = [&]<class T>(DeviceArray<T>& a, size_t n) {
+    a = DeviceArray<T>(memory, MemoryKind::kScratch, n, stream);
+  };
+  make(hidden_, plan_.room() * hidden);
+  make(input_, plan_.room() * std::max({hidden, queries, inner}) * sizeof(float));
+  make(output_, plan_.room() * std::max({qkv, 2 * inner, hidden}));
+  make(update_, plan_.most_few() * hidden);
+  if (plan_.together() && plan_.pass_way() == ProductWay::kFew) {
+    size_t coded = 0;
+    for_each_matrix(*weights_, [&](const MixedMatrix& w) {
+      coded = std::max(coded, coded_inputs_bytes(w, plan_.most_few()));
+    });
+    make(coded_, coded);
+  }
+  if (plan_.pass_way() == ProductWay::kSkinny)
+    make(parts_, kMostSkinnyParts * plan_.max_tokens() * hidden);
+  make(logits_, plan_.block() * static_cast<size_t>(config_.vocab));
+  if (plan_.few(plan_.max_chunk())) return;
+  for_each_matrix(*weights_, [&](const MixedMatrix& w) { matmul_.reserve(plan_.products(), w); });
+}
+
 /// input <- normalised rows [first, first + count) of the residual stream, which takes what the
 /// last product left for it.
-void DeviceForward::normalise(const float* weight, size_t first, size_t count) {
+void DeviceProducts::normalise(const float* weight, size_t first, size_t count) {
   const auto width = static_cast<size_t>(config_.hidden);
-  rms_norm({input_.data(), products_, hidden_.data() + first * width, weight, config_.norm_eps,
-            count, width, std::exchange(pending_, {})},
+  rms_norm({input_.data(), plan_.products(), hidden_.data() + first * width, weight,
+            config_.norm_eps, count, width, std::exchange(pending_, {})},
            stream_);
 }
 
-/// y <- w times input_'s rows, of `products_`; more rows than there are tokens where bits would
+/// y <- w times input_'s rows, of `products`; more rows than there are tokens where bits would
 /// depend on their number.
-void DeviceForward::multiply(float* y, const MixedMatrix& w, const ProductRows& n) {
+void DeviceProducts::multiply(float* y, const MixedMatrix& w, const ProductRows& n) {
   if (n.way == ProductWay::kChunk)
-    return matmul_.run(y, input_.data(), products_, w, n.multiplied, false);
+    return matmul_.run(y, input_.data(), plan_.products(), w, n.multiplied, false);
   const DeviceMatrix matrix = w.dense(w.parts[0]);
   skinny_product({.y = y,
                   .w = matrix,
@@ -30,22 +61,21 @@ void DeviceForward::multiply(float* y, const MixedMatrix& w, const ProductRows& 
                  stream_);
 }
 
-/// Queries, keys and values, into output_.
-void DeviceForward::make_qkv(const DeviceLayer& w, const ProductRows& n) {
+void DeviceProducts::make_qkv(const DeviceLayer& w, const ProductRows& n) {
   if (n.few()) return qkv_of_few(w, n.tokens);
   normalise(w.attention_norm, 0, n.tokens);
   multiply(output_.data(), w.qkv, n);
 }
 
 /// input_, of `dtype`, <- the gated products of output_.
-void DeviceForward::gate_products(const DeviceLayer& w, DType dtype, size_t tokens) {
+void DeviceProducts::gate_products(const DeviceLayer& w, DType dtype, size_t tokens) {
   const bool gelu = weights_->details().activation == Activation::kGeluTanh;
   gate({input_.data(), dtype, output_.data(), w.gate_up_bias, tokens,
         static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
        stream_);
 }
 
-void DeviceForward::make_mlp(const DeviceLayer& w, const MixedMatrix* next, const ProductRows& n) {
+void DeviceProducts::make_mlp(const DeviceLayer& w, const MixedMatrix* next, const ProductRows& n) {
   const void* inner = input_.data();
   if (n.few()) {
     gate_few(w, n.tokens);
@@ -56,14 +86,14 @@ void DeviceForward::make_mlp(const DeviceLayer& w, const MixedMatrix* next, cons
       inner = output_.data();
     } else {
       multiply(output_.data(), w.gate_up, n);
-      gate_products(w, products_, n.tokens);
+      gate_products(w, plan_.products(), n.tokens);
     }
   }
   add_products({&w.down, w.down_bias, w.mlp_post_norm, next}, inner, n);
 }
 
-/// The MLP's gated numbers [tokens, inner], of `products_`, into output_.
-void DeviceForward::skinny_gate(const DeviceLayer& w, size_t tokens) {
+/// The MLP's gated numbers [tokens, inner], of `products`, into output_.
+void DeviceProducts::skinny_gate(const DeviceLayer& w, size_t tokens) {
   const DeviceMatrix matrix = w.gate_up.dense(w.gate_up.parts[0]);
   const MatvecEnd end = gate_end();
   skinny_product({output_.data(), matrix, input_.data(), w.gate_up_bias, end, tokens,
@@ -71,8 +101,7 @@ void DeviceForward::skinny_gate(const DeviceLayer& w, size_t tokens) {
                  stream_);
 }
 
-/// The residual stream takes what is added; x is f32 in input_ for few, of products_ otherwise.
-void DeviceForward::add_products(const Added& added, const void* x, const ProductRows& n) {
+void DeviceProducts::add_products(const Added& added, const void* x, const ProductRows& n) {
   if (n.few()) return add_few(added, n.tokens);
   const auto width = static_cast<size_t>(config_.hidden);
   if (n.way == ProductWay::kSkinny) {
@@ -85,22 +114,21 @@ void DeviceForward::add_products(const Added& added, const void* x, const Produc
     return;
   }
   if (added.norm) {
-    matmul_.run(output_.data(), x, products_, *added.w, n.multiplied, false);
+    matmul_.run(output_.data(), x, plan_.products(), *added.w, n.multiplied, false);
     return add_update({output_.data(), 1, added.bias}, added.norm, n.tokens);
   }
-  matmul_.run(hidden_.data(), x, products_, *added.w, n.multiplied, true);
+  matmul_.run(hidden_.data(), x, plan_.products(), *added.w, n.multiplied, true);
   if (added.bias) add_bias(hidden_.data(), added.bias, n.tokens, width, stream_);
 }
 
 /// The residual stream takes an update, normalised.
-void DeviceForward::add_update(const Parts& update, const float* norm, size_t tokens) {
+void DeviceProducts::add_update(const Parts& update, const float* norm, size_t tokens) {
   add_normed(
       {hidden_.data(), update, norm, config_.norm_eps, tokens, static_cast<size_t>(config_.hidden)},
       stream_);
 }
 
-/// Logits after rows [first, first + n.tokens) of the residual stream, into the first rows.
-void DeviceForward::make_logits(size_t first, const ProductRows& n) {
+void DeviceProducts::make_logits(size_t first, const ProductRows& n) {
   if (n.few()) {
     few_logits(first, n.tokens);
   } else {
@@ -111,13 +139,13 @@ void DeviceForward::make_logits(size_t first, const ProductRows& n) {
     soft_cap(logits_.data(), cap, n.tokens, static_cast<size_t>(config_.vocab), stream_);
 }
 
-void DeviceForward::multiply_few(FewTokensCall call) {
-  call.together = together_;
+void DeviceProducts::multiply_few(FewTokensCall call) {
+  call.together = plan_.together();
   call.coded = coded_.data();
   few_tokens(call, stream_);
 }
 
-void DeviceForward::qkv_of_few(const DeviceLayer& w, size_t tokens) {
+void DeviceProducts::qkv_of_few(const DeviceLayer& w, size_t tokens) {
   multiply_few({.y = output_.data(),
                 .w = &w.qkv,
                 .x = hidden_.data(),
@@ -127,13 +155,13 @@ void DeviceForward::qkv_of_few(const DeviceLayer& w, size_t tokens) {
                 .next = &w.o});
 }
 
-MatvecEnd DeviceForward::gate_end() const {
+MatvecEnd DeviceProducts::gate_end() const {
   return weights_->details().activation == Activation::kGeluTanh ? MatvecEnd::kGelu
                                                                  : MatvecEnd::kGate;
 }
 
 /// The MLP's gated numbers [tokens, inner] of a few tokens, f32, into input_.
-void DeviceForward::gate_few(const DeviceLayer& w, size_t tokens) {
+void DeviceProducts::gate_few(const DeviceLayer& w, size_t tokens) {
   auto* inner = reinterpret_cast<float*>(input_.data());
   FewTokensCall call{.y = inner,
                      .w = &w.gate_up,
@@ -153,7 +181,7 @@ void DeviceForward::gate_few(const DeviceLayer& w, size_t tokens) {
 }
 
 /// The residual stream of a few tokens takes what is added, x being what lies in input_ as f32.
-void DeviceForward::add_few(const Added& added, size_t tokens) {
+void DeviceProducts::add_few(const Added& added, size_t tokens) {
   FewTokensCall call{.y = hidden_.data(),
                      .w = added.w,
                      .x = reinterpret_cast<const float*>(input_.data()),
@@ -168,7 +196,7 @@ void DeviceForward::add_few(const Added& added, size_t tokens) {
   add_update({update_.data(), 1, nullptr}, added.norm, tokens);
 }
 
-void DeviceForward::few_logits(size_t first, size_t count) {
+void DeviceProducts::few_logits(size_t first, size_t count) {
   multiply_few({.y = logits_.data(),
                 .w = &weights_->head(),
                 .x = hidden_.data() + first * static_cast<size_t>(config_.hidden),

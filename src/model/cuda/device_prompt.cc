@@ -15,21 +15,22 @@ void copy(float* to, const float* from, size_t count, cudaStream_t stream) {
 void DeviceForward::begin_block(const DeviceCache& cache, const PromptStep& step,
                                 std::span<const int32_t> tokens, int64_t position,
                                 size_t ropes_apart) {
-  look_up_chunk(cache, tokens, position);
-  const size_t half = static_cast<size_t>(config_.head_dim) / 2;
-  copy(step.hidden, hidden_.data(), tokens.size() * static_cast<size_t>(config_.hidden), stream_);
+  heads_.look_up_chunk(cache, tokens, position);
+  const size_t numbers = tokens.size() * static_cast<size_t>(config_.head_dim) / 2;
+  copy(step.hidden, products_.hidden(), tokens.size() * static_cast<size_t>(config_.hidden),
+       stream_);
   for (size_t r = 0; r < cache.ropes().size(); ++r) {
-    copy(step.cos + r * ropes_apart, cos_.data() + r * room_ * half, tokens.size() * half, stream_);
-    copy(step.sin + r * ropes_apart, sin_.data() + r * room_ * half, tokens.size() * half, stream_);
+    copy(step.cos + r * ropes_apart, heads_.cos(r), numbers, stream_);
+    copy(step.sin + r * ropes_apart, heads_.sin(r), numbers, stream_);
   }
 }
 
 void DeviceForward::heads_of_block(const DeviceCache& cache, const PromptStep& step) {
-  const ProductRows n = block_rows(step);
-  pending_ = {};
-  copy(hidden_.data(), step.hidden, n.tokens * static_cast<size_t>(config_.hidden), stream_);
-  make_qkv(weights_->layers()[static_cast<size_t>(step.layer)], n);
-  HeadsCall heads = heads_call(cache, step.layer, n.tokens);
+  const ProductRows n = ProductPlan::rows(step.tokens, step.few);
+  products_.begin();
+  copy(products_.hidden(), step.hidden, n.tokens * static_cast<size_t>(config_.hidden), stream_);
+  products_.make_qkv(weights_->layers()[static_cast<size_t>(step.layer)], n);
+  HeadsCall heads = heads_.heads_call(cache, step.layer, n.tokens);
   heads.cos = step.cos;
   heads.sin = step.sin;
   heads.q = step.q;
@@ -39,23 +40,24 @@ void DeviceForward::heads_of_block(const DeviceCache& cache, const PromptStep& s
 
 void DeviceForward::end_block(const PromptStep& step) {
   const DeviceLayer& w = weights_->layers()[static_cast<size_t>(step.layer)];
-  const ProductRows n = block_rows(step);
+  const ProductRows n = ProductPlan::rows(step.tokens, step.few);
   const auto width = static_cast<size_t>(config_.hidden);
   const size_t queries = static_cast<size_t>(config_.query_heads * config_.head_dim);
-  copy(hidden_.data(), step.hidden, n.tokens * width, stream_);
-  check(cudaMemcpyAsync(input_.data(), step.attended,
+  copy(products_.hidden(), step.hidden, n.tokens * width, stream_);
+  check(cudaMemcpyAsync(products_.input(), step.attended,
                         n.tokens * queries * size_of(attended_type(step.few)),
                         cudaMemcpyDeviceToDevice, stream_),
         "a block of a prompt");
-  add_products({&w.o, w.o_bias, w.attention_post_norm}, input_.data(), n);
-  make_mlp(w, nullptr, n);
-  copy(step.hidden, hidden_.data(), n.tokens * width, stream_);
+  products_.add_products({&w.o, w.o_bias, w.attention_post_norm}, products_.input(), n);
+  products_.make_mlp(w, nullptr, n);
+  copy(step.hidden, products_.hidden(), n.tokens * width, stream_);
 }
 
-void DeviceForward::logits_of_block(const float* hidden, size_t tokens, const Sink& sink) {
-  copy(hidden_.data(), hidden, tokens * static_cast<size_t>(config_.hidden), stream_);
-  tokens_ = tokens;
-  all_logits(sink);
+void DeviceForward::logits_of_block(const float* hidden, size_t tokens,
+                                    const DeviceLogits::Sink& sink) {
+  copy(products_.hidden(), hidden, tokens * static_cast<size_t>(config_.hidden), stream_);
+  logits_.set_chunk(tokens);
+  logits_.of_chunk(sink);
 }
 
 DevicePrompt::DevicePrompt(DeviceForward& forward, MemoryCounter& memory, cudaStream_t stream,
@@ -135,7 +137,7 @@ void DevicePrompt::advance(DeviceCache& cache) {
   ++done_;
 }
 
-void DevicePrompt::finish(float* state, const DeviceForward::Sink& sink) {
+void DevicePrompt::finish(float* state, const DeviceLogits::Sink& sink) {
   copy(state, hidden_.data() + (tokens_.size() - 1) * hidden_width_, hidden_width_, stream_);
   if (!sink) return;
   for (const PromptRange& block : blocks_) {

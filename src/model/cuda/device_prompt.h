@@ -28,7 +28,7 @@ class DevicePrompt {
   void advance(DeviceCache& cache);
   /// Where the last token left off, once it is done: to `state` [hidden]. `sink` (may be empty)
   /// gets the logits of all tokens.
-  void finish(float* state, const DeviceForward::Sink& sink);
+  void finish(float* state, const DeviceLogits::Sink& sink);
 
  private:
   DeviceForward::PromptStep step_of(const DeviceCache& cache, int layer,

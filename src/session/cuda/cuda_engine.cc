@@ -127,14 +127,14 @@ class CudaEngine final : public EngineBackend {
     const cuda::Turn turn(shared_.runtime);
     CudaSession& s = of(session);
     if (!row_of(s)) make_logits({&s});
-    const std::span<const float> logits = shared_.forward.logits(*row_of(s));
+    const std::span<const float> logits = shared_.forward.logits().row(*row_of(s));
     s.logits().assign(logits.begin(), logits.end());
     return s.logits();
   }
   void all_logits(SessionBackend& /*session*/, const Session::LogitsSink& sink) override {
     const cuda::Turn turn(shared_.runtime);
     shared_.rows.clear();
-    shared_.forward.all_logits(sink);
+    shared_.forward.logits().of_chunk(sink);
   }
 
   Ledger ledger() const override {
@@ -231,7 +231,7 @@ class CudaEngine final : public EngineBackend {
 
   void finish_one(LogitsWork& w, size_t row, Finishing& all) {
     try {
-      if (w.logits) std::ranges::copy(shared_.forward.logits(row), w.logits);
+      if (w.logits) std::ranges::copy(shared_.forward.logits().row(row), w.logits);
       if (w.sampler) w.next = sample(*w.sampler, w.history, row, all);
     } catch (...) {
       w.failure = std::current_exception();
@@ -242,7 +242,7 @@ class CudaEngine final : public EngineBackend {
     const auto vocabulary = static_cast<size_t>(shared_.weights->config().vocab);
     const Sampler::Ranking ranking = sampler.ranking(history, vocabulary);
     if (ranking.count == 0 || ranking.count > cuda::kMostRanked)
-      return sampler.sample(shared_.forward.logits(row), history);
+      return sampler.sample(shared_.forward.logits().row(row), history);
     std::vector<Sampler::Candidate> best;
     for (const cuda::RankedLogit& x : best_logits(ranking, row, all))
       best.push_back({x.logit, x.id});
@@ -256,10 +256,11 @@ class CudaEngine final : public EngineBackend {
       std::vector<cuda::LogitAdjustment> adjusted;
       for (const Sampler::Adjustment& a : ranking.adjusted)
         adjusted.push_back({a.id, a.bias, a.divisor, a.minus});
-      return shared_.forward.best_logits(row, {nullptr, ranking.count, adjusted, ranking.mask});
+      return shared_.forward.logits().best(row, {nullptr, ranking.count, adjusted, ranking.mask});
     }
-    if (!std::exchange(all.largest, true)) shared_.forward.find_largest(shared_.rows.size());
-    return shared_.forward.largest_logit(row);
+    if (!std::exchange(all.largest, true))
+      shared_.forward.logits().find_largest(shared_.rows.size());
+    return shared_.forward.logits().largest(row);
   }
 
   std::unique_ptr<CudaShared> made_;
