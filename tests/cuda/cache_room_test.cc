@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <random>
 
+#include "harness.h"
+#include "methods/registry_cuda.h"
 #include "pairs.h"
 #include "policy_forms.h"
 
@@ -61,6 +63,53 @@ TEST(CudaRoom, NoPassTakesMoreThanWasAskedFor) {
     expect_room(policy, seed, ratios, passes);
   }
   EXPECT_LE(ratios / static_cast<double>(passes), 3.0) << "bounds are loose";
+}
+
+// Rows come a few at a time, behind a chunk that took what chunks take: what a codec needs for its
+// tables, and to code with them, is the most there is.
+TEST(CudaRoom, WhatACodecCodesWithIsAskedFor) {
+  PITH_NEEDS_GPU();
+  Pair pair("exact+csr(online=256),window=16", 64, DType::kF16);
+  pair.run_chunk(300);
+  for (size_t at = 300; at < 344; at += 4) {
+    const size_t room = pair.room({4, 4, false});
+    pair.peak();
+    pair.run_chunk(4);
+    EXPECT_LE(pair.peak(), room) << "4 tokens after " << at;
+  }
+}
+
+TEST(CudaRoom, ACodecSaysWhatItLearnsAndCodesWith) {
+  PITH_NEEDS_GPU();
+  constexpr int kDim = 64, kHeads = 3;
+  std::vector<double> frequencies(kDim / 2, 0.25);
+  for (const char* form : {"csr(online=256)", "csr(online=8,draw=kmeans,collect=320)", "kvtc"}) {
+    SCOPED_TRACE(form);
+    MemoryCounter counter, scratch;
+    const PolicyPart part = *Policy::parse(std::string("exact+") + form).rules.front().key_codec;
+    const CodecRow& row = codec_row(part.name);
+    const TableSite site{&counter, nullptr, kDim, kHeads, 0, 3, 0, &frequencies, 0, &scratch};
+    const auto codec = find_device_codec(part.name)->make(row.read(part))->with_tables(site);
+    ASSERT_TRUE(codec);
+    const size_t rows = codec->learns_from(), n = kHeads * rows * kDim;
+    const auto x = to_device(counter, normals(n, DType::kF16, 51));
+    codec->learn({x.data(), x.data(), rows * kDim, 0}, DType::kF16, 0, nullptr);
+    const GroupedBytes bytes = codec->block_bytes(kDim);
+    const auto codes = [&](size_t block) {
+      return DeviceArray<char>(counter, MemoryKind::kPayload, kHeads * rows / 32 * block + 1,
+                               nullptr);
+    };
+    const auto key_codes = codes(bytes.key_codes), key_side = codes(bytes.key_side),
+               value_codes = codes(bytes.value_codes), value_side = codes(bytes.value_side);
+    const CodeJob keys{x.data(), rows * kDim, key_codes.data(), key_side.data(), rows / 32};
+    const CodeJob values{x.data(), rows * kDim, value_codes.data(), value_side.data(), rows / 32};
+    codec->code({DType::kF16, kHeads, static_cast<int>(rows), kDim}, {&keys, 1}, {&values, 1},
+                nullptr);
+    check(cudaStreamSynchronize(nullptr), form);
+    EXPECT_GT(codec->scratch_bytes(), 0u);
+    EXPECT_EQ(scratch.peak(), codec->scratch_bytes());
+    EXPECT_EQ(scratch.total(), 0u);
+  }
 }
 
 }  // namespace

@@ -10,8 +10,9 @@ namespace pith::cuda {
 template <class F>
 void SpaceAsked::each(const F& f) {
   using S = SpaceAsked;
-  for (size_t S::*what : {&S::staging, &S::positions, &S::pieces, &S::apart, &S::unpacked,
-                          &S::queries, &S::partials, &S::select, &S::sums, &S::logits, &S::layers})
+  for (size_t S::*what :
+       {&S::staging, &S::positions, &S::pieces, &S::apart, &S::unpacked, &S::queries, &S::partials,
+        &S::select, &S::sums, &S::logits, &S::codecs, &S::layers})
     f(what);
 }
 
@@ -67,7 +68,7 @@ size_t ChunkSpace::more_for(const SpaceAsked& asked) const {
          beyond(out_.size() * kNumber, asked.partials * query * kNumber) +
          beyond(log_sum_.size() * kNumber, asked.partials * site_.query_heads * kNumber) +
          beyond(sums_.size() * kNumber, asked.sums * kNumber) +
-         beyond(logits_.size() * kNumber, asked.logits * kNumber);
+         beyond(logits_.size() * kNumber, asked.logits * kNumber) + asked.codecs;
 }
 
 void ChunkSpace::clear() {

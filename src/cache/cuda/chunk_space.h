@@ -25,6 +25,7 @@ struct SpaceAsked {
   size_t queries = 0, partials = 0;   // tokens
   size_t select = 0;                  // rows
   size_t sums = 0, logits = 0;        // numbers
+  size_t codecs = 0;                  // bytes that codecs take for a moment, each its own
   size_t layers = 0;                  // that wait for being taken together
 
   /// Whatever is asked of either.

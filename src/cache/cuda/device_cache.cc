@@ -93,7 +93,8 @@ std::unique_ptr<LayerRows> DeviceCache::make_layer(int layer, std::vector<Part>&
                            seed_,
                            shape_.model,
                            rope(layer) ? &rope(layer)->host : nullptr,
-                           static_cast<uint32_t>(part.heads.first)};
+                           static_cast<uint32_t>(part.heads.first),
+                           &common_->memory()};
     LayerPlan& plan = part.plan;
     plan.codec = with_tables(plan, tables);
     LayerSite of_run = site();

@@ -120,6 +120,7 @@ void HeadRoom::add_selections(SpaceAsked& asked, const ChunkSpace& space, size_t
 SpaceAsked HeadRoom::space(const ChunkSpace& space, size_t places) const {
   SpaceAsked asked;
   const LayerPlan& layer = s_.layer;
+  asked.codecs = layer.codec ? layer.codec->scratch_bytes() : 0;
   const size_t passing = std::max(s_.rows.rows() + coming_.at_once, layer.schedule.window + slack_);
   if (coming_.at_once > 1) {
     asked.partials = coming_.at_once;

@@ -27,6 +27,11 @@ struct TableSite {
   uint64_t model = 0;                                ///< ModelConfig::fingerprint; 0 = not known
   const std::vector<double>* frequencies = nullptr;  ///< [D/2] of RoPE; null = not known
   uint32_t first_head = 0;                           ///< of the kv_heads, in the model
+  /// Counts what learn() and code() take for a moment, of all codecs of an engine, one after
+  /// another; null: `memory` does.
+  MemoryCounter* scratch = nullptr;
+
+  MemoryCounter& of_moments() const { return scratch ? *scratch : *memory; }
 };
 
 /// Queries of one step, of the layer's heads, after RoPE.
@@ -91,6 +96,8 @@ class DeviceCodec {
   virtual std::shared_ptr<const DeviceCodec> with_tables(const TableSite&) const { return nullptr; }
   /// Bytes of its tables.
   virtual size_t shared_bytes() const { return 0; }
+  /// The most that learn() and code() take of TableSite::scratch.
+  virtual size_t scratch_bytes() const { return 0; }
   /// Its tables are made of the first rows that leave the window, this many, which wait as they are
   /// until then; a multiple of 32.
   virtual size_t learns_from() const { return 0; }

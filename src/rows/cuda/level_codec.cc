@@ -116,6 +116,9 @@ class MixedCodec final : public LevelCodec {
   }
   bool turns_keys() const override { return keys_->turns_keys(); }
   size_t shared_bytes() const override { return keys_->shared_bytes() + values_->shared_bytes(); }
+  size_t scratch_bytes() const override {
+    return std::max(keys_->scratch_bytes(), values_->scratch_bytes());
+  }
   size_t learns_from() const override {
     const size_t most = std::max(keys_->learns_from(), values_->learns_from());
     return (most + block_rows() - 1) / block_rows() * block_rows();  // whole groups are coded then

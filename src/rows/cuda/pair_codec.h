@@ -1,6 +1,7 @@
 #pragma once
 // Keys of one codec beside values of another, attended to by a kernel of the pair's own.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,9 @@ class PairCodec final : public DeviceCodec {
 
   std::string name() const override {
     return keys_->name() + " beside values in " + values_->name();
+  }
+  size_t scratch_bytes() const override {
+    return std::max(keys_->scratch_bytes(), values_->scratch_bytes());
   }
   int group_blocks() const override { return keys_->group_blocks(); }
   size_t block_rows() const override { return keys_->block_rows(); }

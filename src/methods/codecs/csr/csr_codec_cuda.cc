@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "core/dtype.h"
@@ -37,6 +38,20 @@ struct CsrTables {
 
   CsrAtoms device(const float* gram = nullptr) const { return {atoms.data(), gram, count, common}; }
   size_t bytes() const { return 2 * atoms.size(); }
+  size_t heads_with_atoms(size_t heads) const { return common ? 1 : heads; }
+  /// Numbers of the Gram matrices [G or 1, N, N].
+  size_t gram(size_t heads) const {
+    return heads_with_atoms(heads) * static_cast<size_t>(count) * static_cast<size_t>(count);
+  }
+  /// Whether atoms are centroids of what is drawn, and not the parts themselves.
+  bool clusters(size_t heads) const {
+    return drawn.size() > heads * static_cast<size_t>(count - offline);
+  }
+  /// The most that learning and coding take for a moment.
+  size_t scratch_bytes(size_t heads) const {
+    const size_t all = clusters(heads) ? 2 * drawn.size() * static_cast<size_t>(dim) : 0;
+    return std::max(4 * drawn.size() + all, 4 * gram(heads));
+  }
 };
 
 class CsrDeviceCodec final : public DeviceCodec {
@@ -55,6 +70,10 @@ class CsrDeviceCodec final : public DeviceCodec {
   std::shared_ptr<const DeviceCodec> copy(cudaStream_t stream) const override;
   size_t shared_bytes() const override {
     return keys_.bytes() + values_.bytes() + 8 * turns_.size();
+  }
+  size_t scratch_bytes() const override {
+    const auto heads = static_cast<size_t>(site_.kv_heads);
+    return std::max(keys_.scratch_bytes(heads), values_.scratch_bytes(heads));
   }
   size_t learns_from() const override {
     return plan_->keys.online > 0 ? (plan_->keys.collect + 31) / 32 * 32 : 0;
@@ -138,7 +157,7 @@ std::shared_ptr<CsrDeviceCodec> CsrDeviceCodec::empty(const TableSite& site) con
 }
 
 void CsrDeviceCodec::allocate(CsrTables& t) const {
-  const size_t heads = t.common ? 1 : static_cast<size_t>(site_.kv_heads);
+  const size_t heads = t.heads_with_atoms(static_cast<size_t>(site_.kv_heads));
   const auto n = static_cast<size_t>(t.count), d = static_cast<size_t>(t.dim);
   t.atoms = {*site_.memory, MemoryKind::kShared, heads * n * d, site_.stream};
   check(cudaMemsetAsync(t.atoms.data(), 0, 2 * t.atoms.size(), site_.stream), "CSR's atoms");
@@ -184,10 +203,10 @@ void CsrDeviceCodec::code_side(bool keys, const CodeBatch& batch, std::span<cons
                                cudaStream_t stream) const {
   if (jobs.empty()) return;
   const CsrTables& t = keys ? keys_ : values_;
-  const int heads = t.common ? 1 : site_.kv_heads;
-  const auto n = static_cast<size_t>(t.count);
-  const DeviceArray<float> gram(*site_.memory, MemoryKind::kScratch, heads * n * n, stream);
-  make_csr_gram(gram.data(), t.atoms.data(), heads, t.count, t.dim, stream);
+  const auto heads = static_cast<size_t>(site_.kv_heads);
+  const DeviceArray<float> gram(site_.of_moments(), MemoryKind::kScratch, t.gram(heads), stream);
+  make_csr_gram(gram.data(), t.atoms.data(), static_cast<int>(t.heads_with_atoms(heads)), t.count,
+                t.dim, stream);
   const CsrAtoms atoms = t.device(gram.data());
   for (const CodeJob& j : jobs) code_csr_job(coding_, atoms, keys, batch, j, stream);
 }
@@ -238,7 +257,8 @@ void CsrDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPosition
                            cudaStream_t stream) const {
   for (const bool keys : {true, false}) {
     const CsrTables& t = keys ? keys_ : values_;
-    const DeviceArray<uint32_t> parts(*site_.memory, MemoryKind::kScratch, t.drawn.size(), stream);
+    const DeviceArray<uint32_t> parts(site_.of_moments(), MemoryKind::kScratch, t.drawn.size(),
+                                      stream);
     check(cudaMemcpyAsync(parts.data(), t.drawn.data(), 4 * t.drawn.size(), cudaMemcpyHostToDevice,
                           stream),
           "the rows that CSR's atoms are drawn from");
@@ -255,7 +275,7 @@ void CsrDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPosition
     draw.all = t.count;
     draw.turns = keys ? coding_.turns : nullptr;
     draw.positions = positions;
-    if (draw.count > t.count - t.offline) {
+    if (t.clusters(static_cast<size_t>(site_.kv_heads))) {
       cluster(t, draw, stream);
     } else {
       draw_csr_atoms(t.atoms.data(), draw, stream);
@@ -267,7 +287,7 @@ void CsrDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPosition
 void CsrDeviceCodec::archive(Archive& a, cudaStream_t stream) const {
   for (const CsrTables* t : {&keys_, &values_}) {
     const size_t row = 2 * static_cast<size_t>(t->dim), online = t->count - t->offline;
-    const auto heads = static_cast<size_t>(t->common ? 1 : site_.kv_heads);
+    const auto heads = t->heads_with_atoms(static_cast<size_t>(site_.kv_heads));
     std::byte* atoms = reinterpret_cast<std::byte*>(t->atoms.data()) + t->offline * row;
     archive_finite(a, {atoms, online * row, t->count * row, heads}, DType::kF16, stream);
   }
@@ -315,7 +335,7 @@ void CsrDeviceCodec::check_packed(const Archive& a, const LoadedCodes& codes,
 void CsrDeviceCodec::cluster(const CsrTables& t, CsrDraw draw, cudaStream_t stream) const {
   const auto d = static_cast<size_t>(t.dim), parts = static_cast<size_t>(draw.count);
   const size_t heads = t.seeds.size(), online = static_cast<size_t>(t.count - t.offline);
-  DeviceArray<uint16_t> all(*site_.memory, MemoryKind::kScratch, heads * parts * d, stream);
+  DeviceArray<uint16_t> all(site_.of_moments(), MemoryKind::kScratch, heads * parts * d, stream);
   draw.first = 0;
   draw.all = draw.count;
   draw_csr_atoms(all.data(), draw, stream);

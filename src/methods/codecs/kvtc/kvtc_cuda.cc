@@ -148,6 +148,7 @@ class KvtcDeviceCodec final : public LevelCodec {
   size_t shared_bytes() const override {
     return keys_.bytes() + values_.bytes() + 4 * levels_.size() + 8 * turns_.size();
   }
+  size_t scratch_bytes() const override { return 2 * sample_numbers(); }
   size_t learns_from() const override { return (given_.calibrate + 31) / 32 * 32; }
   void learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
              cudaStream_t stream) const override;
@@ -168,6 +169,8 @@ class KvtcDeviceCodec final : public LevelCodec {
 
  private:
   size_t dim() const { return static_cast<size_t>(site_.head_dim); }
+  /// Of the rows of one side that it learns from, [G, rows, D] as f16.
+  size_t sample_numbers() const { return VectorTables::numbers(site_) * given_.calibrate; }
   size_t room() const { return (given_.most_coordinates(dim()) + 15) / 16 * 16; }
   /// Tables of a side that has them.
   VectorTables place(LevelSide& side, bool there) const;
@@ -256,13 +259,11 @@ void KvtcDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPositio
 // head.
 void KvtcDeviceCodec::learn_side(const VectorTables& tables, HeadSample sample, const double* turns,
                                  cudaStream_t stream) const {
-  const size_t numbers = given_.calibrate * dim();
-  DeviceArray<uint16_t> out(site_.memory->root(), MemoryKind::kScratch,
-                            VectorTables::heads(site_) * numbers, stream);
+  DeviceArray<uint16_t> out(site_.of_moments(), MemoryKind::kScratch, sample_numbers(), stream);
   wait_as_halves(out.data(), turns, sample, stream);
   std::vector<uint16_t> all(out.size());
   out.download(all.data(), all.size(), stream);
-  const size_t heads = VectorTables::heads(site_);
+  const size_t heads = VectorTables::heads(site_), numbers = sample_numbers() / heads;
   std::vector<float> energy(tables.squares.size());
   if (!energy.empty()) tables.squares.download(energy.data(), energy.size(), stream);
   check(cudaStreamSynchronize(stream), "rows that kvtc learns from");

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "methods/codecs/ladder/ladder.h"
@@ -32,6 +33,9 @@ class LadderDeviceCodec final : public DeviceCodec {
       return own ? own->as_levels() : codec;
     };
     return std::make_shared<LadderDeviceCodec>(of(old_), of(young_), aged_.rows);
+  }
+  size_t scratch_bytes() const override {
+    return std::max(old_->scratch_bytes(), young_->scratch_bytes());
   }
   const AgedCodec* aged() const override { return &aged_; }
   // Rows come to the young ones:
