@@ -49,9 +49,13 @@ TEST_F(CliChat, AModelWithoutATemplateIsRefusedWithAChoice) {
   refused({"chat", "-m", kModel, "--chat-template", "alpaca"}, 11, "alpaca");
   refused({"run", "-m", kModel, "--chat-template", "chatml", "-p", "x"}, 10, "--chat");
   refused({"run", "-m", kModel, "--chat", "-i"}, 10, "pith chat");
-  write(folder_ / "bad.jinja", "a\n{% include 'b' %}");
-  refused({"chat", "-m", kModel, "--chat-template", (folder_ / "bad.jinja").string()}, 13,
-          "line 2");
+  const std::string file = (folder_ / "bad.jinja").string();
+  write(file, "a\n{% nosuch 'b' %}");
+  refused({"chat", "-m", kModel, "--chat-template", file}, 13, "line 2");
+  write(file, "a\n{% include 'b' %}");  // refused where it is reached
+  const Result r = run({"run", "-m", kModel, "--chat", "-p", "x", "--chat-template", file});
+  EXPECT_EQ(r.status, 13) << r.err;
+  EXPECT_NE(r.err.find("line 2"), std::string::npos) << r.err;
 }
 
 TEST_F(CliChat, TalksSwitchesAndSaves) {

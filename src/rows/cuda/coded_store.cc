@@ -413,7 +413,6 @@ void CodedStore::archive_counts(Archive& a, size_t tokens) {
 
 void CodedStore::archive_blocks(Archive& a, std::span<const size_t> of_heads) {
   if (waits()) {
-    const size_t learns = codec_->learns_from();
     if (a.loads() && rows_ > 0) waiting_.allocate(waiting_bytes(), site_.stream);
     if (rows_ > 0) archive_rows(a, waiting_at(0), of_heads, {site_.dim, site_.dtype, site_.stream});
     return;
