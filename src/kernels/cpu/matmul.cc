@@ -257,13 +257,17 @@ const Primitive& Matmul::State::primitive(const TileShape& shape) {
   const auto n = static_cast<Memory::dim>(shape.outputs);
   const auto k = static_cast<Memory::dim>(shape.in);
   const auto type = shape.bf16 ? Memory::data_type::bf16 : Memory::data_type::f32;
-  const dnnl::matmul::desc desc(Memory::desc({m, k}, type, Memory::dims{k, 1}),
-                                Memory::desc({k, n}, type, Memory::dims{1, k}),
-                                Memory::desc({m, n}, Memory::data_type::f32, Memory::dims{n, 1}));
+  const Memory::desc from({m, k}, type, Memory::dims{k, 1});
+  const Memory::desc by({k, n}, type, Memory::dims{1, k});
+  const Memory::desc to({m, n}, Memory::data_type::f32, Memory::dims{n, 1});
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   const OneOmpThread one;  // the partition is chosen here, for this many threads
-  const dnnl::matmul::primitive_desc chosen(desc, attributes, engine);
+#if DNNL_VERSION_MAJOR < 3
+  const dnnl::matmul::primitive_desc chosen({from, by, to}, attributes, engine);
+#else
+  const dnnl::matmul::primitive_desc chosen(engine, from, by, to, attributes);
+#endif
   return primitives.emplace(shape, Primitive{chosen, dnnl::matmul(chosen)}).first->second;
 }
 
