@@ -340,6 +340,11 @@ Text format_one(Runtime& rt, const Spec& spec, const Value& value) {
 Value format(Runtime& rt, const Text& pattern, const Values& values) {
   const std::string_view bytes = pattern.bytes();
   Text out;
+  const auto lay_out = [&](const Value& value, const Spec& spec) {
+    rt.charge(1 + static_cast<uint64_t>(spec.width) / 64);
+    out.append(format_one(rt, spec, value));
+    rt.check_size(out.size());
+  };
   size_t used = 0;
   for (size_t at = 0; at < bytes.size();) {
     const size_t percent = std::min(bytes.find('%', at), bytes.size());
@@ -360,18 +365,13 @@ Value format(Runtime& rt, const Text& pattern, const Values& values) {
       const Value* value = dict->find(name);
       if (value == nullptr) rt.fail(fmt::format("the format's dict has no '{}'", name));
       at = close + 1;
-      const Spec spec = read_spec(rt, bytes, at);
-      rt.charge(1 + static_cast<uint64_t>(spec.width) / 64);
-      out.append(format_one(rt, spec, *value));
-      rt.check_size(out.size());
+      lay_out(*value, read_spec(rt, bytes, at));
       used = 1;
       continue;
     }
     const Spec spec = read_spec(rt, bytes, at);
     if (used == values.size()) rt.fail("fewer values than the format asks for");
-    rt.charge(1 + static_cast<uint64_t>(spec.width) / 64);
-    out.append(format_one(rt, spec, values[used++]));
-    rt.check_size(out.size());
+    lay_out(values[used++], spec);
   }
   const bool unused_dict = values.size() == 1 && values[0].dict() != nullptr;  // as in Python
   if (used < values.size() && !unused_dict) rt.fail("more values than the format asks for");

@@ -204,8 +204,8 @@ class CudaEngine final : public EngineBackend {
     }
   }
 
-  /// Each session's is a loop over its heads on the host, as long as what the device does meanwhile
-  /// for all of them.
+  /// A loop over heads on the host for each session: with many of them it takes as long as the
+  /// device's work, beside which it runs.
   void begin_ahead(std::span<TokenWork* const> works) {
     constexpr size_t kFew = 16;
     auto begin = [&](size_t i, int /*worker*/) {
