@@ -39,7 +39,7 @@ std::shared_ptr<Engine> engine_for(size_t bytes) {
   return small_engine(own + bytes);
 }
 
-// PITH_REQUESTS: how many; 100000 take half an hour.
+// PITH_REQUESTS: how many, PITH_SEED: which; 100000 take half an hour.
 TEST(Room, RandomRequestsAreNeverAboveTheLimitAndNoSessionIsLost) {
   const char* wanted = std::getenv("PITH_REQUESTS");
   std::vector<std::string> policies = test::policies();

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -41,7 +42,10 @@ class Requests {
     std::vector<std::string> policies;
     size_t context = 0;
   };
-  explicit Requests(Setup setup) : setup_(std::move(setup)), engine_(setup_.engine) {}
+  /// The environment's PITH_SEED draws others, so that many run beside each other.
+  explicit Requests(Setup setup) : setup_(std::move(setup)), engine_(setup_.engine) {
+    if (const char* seed = std::getenv("PITH_SEED")) random_.seed(std::stoul(seed));
+  }
 
   void run(size_t count) {
     for (size_t i = 0; i < count && !testing::Test::HasFailure(); ++i) {

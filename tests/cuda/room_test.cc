@@ -56,7 +56,7 @@ bool is_there(const std::shared_ptr<Engine>& engine, const std::string& policy) 
   return true;
 }
 
-// PITH_REQUESTS: how many.
+// PITH_REQUESTS: how many, PITH_SEED: which.
 TEST(CudaRoom, RandomRequestsAreNeverAboveTheLimitAndNoSessionIsLost) {
   PITH_NEEDS_GPU();
   const char* wanted = std::getenv("PITH_REQUESTS");
