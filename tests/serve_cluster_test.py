@@ -123,30 +123,11 @@ def free_port():
         return s.getsockname()[1]
 
 
-@unittest.skipIf(cluster.haproxy() is None, "SKIPPED: no haproxy; apt-get install haproxy")
-class Cluster(unittest.TestCase):
-    TALKS = 9
-
-    def begin(self, policy):
-        options = ["-m", str(MODEL), "-t", "1", "--kv-policy", policy, "--no-check-weights", "-c", "1024"]
-        self.cluster = cluster.Cluster(options, port=free_port())
-        self.cluster.__enter__()
-        self.addCleanup(self.cluster.__exit__)
-        self.wait_for(200)
-
-    def wait_for(self, status):
-        """Until the proxy has found its servers."""
-        for _ in range(600):
-            try:
-                if self.request("GET", "/health")[0] == status:
-                    return
-            except OSError:
-                pass
-            time.sleep(0.05)
-        self.fail("the proxy does not answer")
+class Proxied:
+    """What is asked at `self.port`, behind which there are several servers."""
 
     def request(self, method, path, body=None, session=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.cluster.port, timeout=300)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         headers = {"Content-Type": "application/json"}
         if session:
             headers["X-Session-ID"] = session
@@ -169,14 +150,6 @@ class Cluster(unittest.TestCase):
             time.sleep(0.1)
         self.fail(f"no answer for {session}: {last}")
 
-    def metric(self, number, name):
-        port = self.cluster.replicas[number].port
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        connection.close()
-        return sum(float(line.split()[-1]) for line in text.splitlines() if line.split("{")[0] == name)
-
     def all_ask(self, talks, turn):
         threads = [threading.Thread(target=t.ask, args=(self.post, turn)) for t in talks]
         for t in threads:
@@ -185,6 +158,38 @@ class Cluster(unittest.TestCase):
             t.join()
         for t in talks:
             self.assertEqual(len(t.answers), turn + 1, t.name)
+
+
+@unittest.skipIf(cluster.haproxy() is None, "SKIPPED: no haproxy; apt-get install haproxy")
+class Cluster(Proxied, unittest.TestCase):
+    TALKS = 9
+
+    def begin(self, policy):
+        options = ["-m", str(MODEL), "-t", "1", "--kv-policy", policy, "--no-check-weights", "-c", "1024"]
+        self.port = free_port()
+        self.cluster = cluster.Cluster(options, port=self.port)
+        self.cluster.__enter__()
+        self.addCleanup(self.cluster.__exit__)
+        self.wait_for(200)
+
+    def wait_for(self, status):
+        """Until the proxy has found its servers."""
+        for _ in range(600):
+            try:
+                if self.request("GET", "/health")[0] == status:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.05)
+        self.fail("the proxy does not answer")
+
+    def metric(self, number, name):
+        port = self.cluster.replicas[number].port
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.split("{")[0] == name)
 
     def test_drain_moves_conversations_and_nothing_is_read_again(self):
         self.begin(POLICY)
