@@ -36,6 +36,7 @@ global
 defaults
   mode http
   option http-buffer-request
+  option http-no-delay
   option redispatch 1
   retries 5
   retry-on conn-failure empty-response response-timeout 503
