@@ -46,6 +46,9 @@ class SessionBackend {
   virtual size_t room(const RoomAsked& asked) const = 0;
   /// Takes the room that was set aside for `other`, which is this one's original or copy.
   virtual void take_room(SessionBackend& other) = 0;
+  /// The same from a copy that is dropped: its rows go before its room comes here. Where forks
+  /// share this one's rows and there is no memory to copy them the room goes too.
+  virtual void take_room_of(std::unique_ptr<SessionBackend> dropped) noexcept = 0;
 
   virtual void end_prompt() = 0;
   virtual void protect(std::span<const TokenRange> ranges) = 0;

@@ -48,6 +48,32 @@ TEST(Room, RandomRequestsAreNeverAboveTheLimitAndNoSessionIsLost) {
   requests.run(wanted ? std::strtoul(wanted, nullptr, 10) : 200);
 }
 
+// A begun prompt is a copy of the session, and has its room. Its rows go before that comes back:
+// there is no memory for both.
+TEST(Room, ComesBackFromAPromptThatIsDropped) {
+  const auto e = engine_for(size_t{7} << 20);
+  Session session(e, with_policy("exact,prompt=exact", kContext));
+  session.append(some_ids(120, 1));
+  ASSERT_TRUE(session.try_reserve(250));
+  const auto prompt = some_ids(230, 2);
+  Work begun{&session, prompt, Append::kPromptEnds};
+  begun.slice = 4;
+  e->step({&begun, 1});
+  ASSERT_TRUE(begun.goes_on) << (begun.failure ? begun.failure->what() : "");
+  std::vector<Session> others;
+  refused(kNoMemory, "", [&] {
+    while (others.size() < 400) {
+      others.emplace_back(e, with_policy("exact", kContext));
+      others.back().append(some_ids(30, 3));
+    }
+  });
+  const auto other = some_ids(200, 4);
+  session.append(other);
+  EXPECT_EQ(session.tokens(), 320u);
+  EXPECT_GT(e->bytes_reserved(), 0u) << "for 50 tokens more";
+  EXPECT_LE(e->peak_bytes(), e->options().memory_limit);
+}
+
 TEST(Room, APromptWithoutRoomChangesNothingAndMayComeAgain) {
   const auto e = engine_for(size_t{17} << 18);
   const auto ids = some_ids(380, 2);

@@ -21,8 +21,12 @@ void SessionMemory::set_room(const PassRoom& room) {
 }
 
 void SessionMemory::take_room(SessionMemory& other, size_t bytes) {
-  MemoryCounter::move_floor(*other.whole_, *whole_, bytes);
+  take_room(*other.whole_, bytes);
   other.floor_ = 0;
+}
+
+void SessionMemory::take_room(MemoryCounter& other, size_t bytes) {
+  MemoryCounter::move_floor(other, *whole_, bytes);
   floor_ = bytes;
 }
 
@@ -79,6 +83,22 @@ void RoomyBackend::take_room(SessionBackend& other) {
   own_memory().take_room(from.own_memory(), from.kept_);
   kept_ = std::exchange(from.kept_, 0);
   kept_until_ = from.kept_until_;
+}
+
+void RoomyBackend::take_room_of(std::unique_ptr<SessionBackend> dropped) noexcept {
+  auto& from = static_cast<RoomyBackend&>(*dropped);
+  const size_t bytes = from.kept_, until = from.kept_until_;
+  SessionMemory* memory = bytes > 0 ? from.settled_memory() : nullptr;
+  const std::shared_ptr<MemoryCounter> room = memory ? memory->leave_room() : nullptr;
+  dropped.reset();
+  if (!room) return;
+  try {
+    own_memory().take_room(*room, bytes);
+    kept_ = bytes;
+    kept_until_ = until;
+  } catch (...) {
+    room->set_floor(0);
+  }
 }
 
 }  // namespace pith

@@ -17,7 +17,9 @@ class SessionMemory {
   /// A part of `all`; `limit` bytes are its own at most, 0: no limit.
   SessionMemory(MemoryCounter& all, size_t limit)
       : all_(all), limit_(limit), own_(*whole_, limit_) {}
-  ~SessionMemory() { whole_->set_floor(0); }
+  ~SessionMemory() {
+    if (!left_) whole_->set_floor(0);
+  }
   SessionMemory(const SessionMemory&) = delete;
   SessionMemory& operator=(const SessionMemory&) = delete;
 
@@ -33,6 +35,12 @@ class SessionMemory {
   size_t room() const { return floor_; }
   void lower_room(size_t bytes) noexcept { whole_->set_floor(floor_ = bytes); }
   void take_room(SessionMemory& other, size_t bytes);
+  void take_room(MemoryCounter& other, size_t bytes);
+  /// Its room stays set aside, in the counter that is returned, when all else of it goes.
+  std::shared_ptr<MemoryCounter> leave_room() noexcept {
+    left_ = true;
+    return whole_;
+  }
 
  private:
   MemoryCounter& all_;  // the engine's
@@ -41,7 +49,8 @@ class SessionMemory {
   std::shared_ptr<MemoryCounter> whole_ =
       std::make_shared<MemoryCounter>(MemoryCounter::Whole{}, all_);
   mutable MemoryCounter own_;
-  size_t floor_ = 0;  // of whole_
+  size_t floor_ = 0;   // of whole_
+  bool left_ = false;  // leave_room
 };
 
 /// Asks for a pass's memory by one bound for some tokens ahead, and keeps what was reserved.
@@ -53,6 +62,7 @@ class RoomyBackend : public SessionBackend {
   bool has_room() const override { return kept_ > 0; }
   size_t room(const RoomAsked& asked) const override { return find_room(asked).total(); }
   void take_room(SessionBackend& other) override;
+  void take_room_of(std::unique_ptr<SessionBackend> dropped) noexcept override;
 
  protected:
   RoomyBackend() = default;

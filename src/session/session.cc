@@ -107,7 +107,9 @@ size_t Session::State::at_once(size_t tokens) const {
 }
 
 void Session::State::drop(std::unique_ptr<Reading>& begun) noexcept {
-  if (begun && begun->copy) backend->take_room(*begun->copy);
+  if (!begun) return;
+  begun->work = nullptr;
+  if (begun->copy) backend->take_room_of(std::move(begun->copy));
   begun = nullptr;
 }
 

@@ -114,6 +114,17 @@ void CudaSession::take_room(SessionBackend& other) {
   auto& from = static_cast<CudaSession&>(other);
   if (!from.has_room()) return;
   RoomyBackend::take_room(from);
+  take_space(from);
+}
+
+void CudaSession::take_room_of(std::unique_ptr<SessionBackend> dropped) noexcept {
+  const cuda::Turn turn(shared_.runtime);
+  auto& from = static_cast<CudaSession&>(*dropped);
+  if (from.has_room()) take_space(from);
+  RoomyBackend::take_room_of(std::move(dropped));
+}
+
+void CudaSession::take_space(CudaSession& from) noexcept {
   if (!holds_) std::swap(holds_, from.holds_);
   space_.join(from.space_);
 }

@@ -82,6 +82,7 @@ class CudaSession final : public RoomyBackend {
   void reserve(const RoomAsked& asked) override;
   size_t room(const RoomAsked& asked) const override;
   void take_room(SessionBackend& other) override;
+  void take_room_of(std::unique_ptr<SessionBackend> dropped) noexcept override;
 
   void end_prompt() override;
   void protect(std::span<const TokenRange> ranges) override;
@@ -105,6 +106,8 @@ class CudaSession final : public RoomyBackend {
 
  private:
   PassRoom find_room(const RoomAsked& asked) const override;
+  /// The scratch that is held for another's room.
+  void take_space(CudaSession& from) noexcept;
   cuda::SpaceAsked find_space(const RoomAsked& asked) const;
   SessionMemory& own_memory() override { return writes().memory(); }
   SessionMemory* settled_memory() noexcept override {
