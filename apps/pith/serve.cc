@@ -156,8 +156,12 @@ void print_start(const Server& server, const ServeCommand& o) {
   say(fmt::format("pith: {} under {}", o.serve.name, shown(o.serve.session.policy)));
   for (const auto& preset : o.serve.presets)
     say(fmt::format("pith: {}:{} under {}", o.serve.name, preset.name, shown(preset.policy)));
-  say(fmt::format("pith: {} for caches: {} conversations of the whole context",
-                  human_bytes(static_cast<double>(server.memory())), server.conversations()));
+  const size_t count = server.conversations();
+  say(fmt::format("pith: {} for caches: {} of the whole context",
+                  human_bytes(static_cast<double>(server.memory())),
+                  count == 0   ? "not one conversation"
+                  : count == 1 ? "1 conversation"
+                               : fmt::format("{} conversations", count)));
   // Programs that start a server wait for this line.
   say(fmt::format("pith: serving at {} (OpenAI's API at {}/v1); Ctrl-C ends", server.url(),
                   server.url()));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -50,12 +51,26 @@ void check(const Engine& engine, const ServeOptions& o) {
   }
 }
 
+/// Conversations of the whole context that `memory` bytes take: each asks for its room first.
+size_t conversations_in(size_t memory, const std::shared_ptr<Engine>& engine,
+                        const SessionOptions& session) {
+  Session first(engine, session);
+  if (engine->bytes_in_use() + first.room(session.context) > memory) return 0;
+  if (!first.try_reserve(session.context)) return 0;
+  const Session second(engine, session);
+  const size_t held = engine->bytes_in_use() + engine->bytes_reserved();
+  return 1 + (memory - std::min(held, memory)) / second.room(session.context);
+}
+
 }  // namespace
 
 struct Server::State {
   State(const std::shared_ptr<Engine>& e, std::shared_ptr<const ChatTemplate> chat,
         const ServeOptions& o)
       : engine(e), options(o), memory(memory_of(o)), service(e, std::move(chat), o, memory) {
+    SessionOptions whole = service.preparer().presets()[0].session;
+    whole.context = service.preparer().context();
+    conversations = conversations_in(memory, e, whole);
     http::Options wire;
     wire.address = o.address;
     wire.port = o.port;
@@ -77,6 +92,7 @@ struct Server::State {
   const ServeOptions options;
   const size_t memory;
   serve::Service service;
+  size_t conversations = 0;
   std::unique_ptr<http::Server> http;  // last: its thread calls the service
 };
 
@@ -98,15 +114,7 @@ std::string Server::url() const {
 
 size_t Server::memory() const { return state_->memory; }
 
-size_t Server::conversations() const {
-  const serve::Preparer& preparer = state_->service.preparer();
-  const size_t bytes =
-      estimate_ledger(state_->engine->model()->config(), preparer.presets()[0].session,
-                      preparer.context(), state_->engine->options().device)
-          .total_bytes();
-  const size_t scratch = state_->engine->ledger().total_bytes();
-  return (state_->memory - std::min(scratch, state_->memory)) / std::max<size_t>(bytes, 1);
-}
+size_t Server::conversations() const { return state_->conversations; }
 
 Server::Parked Server::park() { return state_->service.scheduler().park(); }
 

@@ -119,6 +119,19 @@ TEST(CudaRoom, WhatIsSetAsideIsNobodyElses) {
   }
 }
 
+// Splits of 64 sessions go through scratch memory a part at a time.
+TEST(CudaRoom, ScratchDoesNotGrowWithAllThatMayJoin) {
+  PITH_NEEDS_GPU();
+  EngineOptions o;
+  o.device = Device::kCuda;
+  o.parallel = 64;
+  const auto many =
+      RandomModelFolder({.layers = 16, .hidden = 64, .inner = 64, .vocab = 61}).load();
+  const auto engine = std::make_shared<Engine>(many, o);
+  const Session session(engine, with_policy("express(s=25%,heavy=25%)+int4", 8000));
+  EXPECT_LT(session.room(7000), size_t{260} << 20);  // 128 of rows that codes give back
+}
+
 TEST(CudaRoom, GoesWithTheSessionAndIsNotAForks) {
   PITH_NEEDS_GPU();
   const auto e = engine_for("exact", size_t{16} << 20);

@@ -1,6 +1,7 @@
 #pragma once
 // Scratch that the layers of a cache share on the GPU.
 
+#include <algorithm>
 #include <vector>
 
 #include "attend/cuda/causal.h"
@@ -79,6 +80,10 @@ class ChunkSpace {
   /// contents are lost. No more than many_bytes() unless one layer needs them.
   std::byte* many(size_t bytes);
   size_t many_bytes() const;
+  /// Places of `bytes` bytes each that share many().
+  size_t many_at_once(size_t bytes) const {
+    return std::max<size_t>(1, many_bytes() / std::max<size_t>(bytes, 1));
+  }
   /// Room for a selection among `rows` rows of `heads` KV heads of several layers, and for that
   /// many keys [heads, rows, D], rows being whole blocks; the contents of a piece are lost.
   struct ManyLayers {

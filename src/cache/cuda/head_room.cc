@@ -80,11 +80,13 @@ StoreRoom HeadRoom::stores() const {
   return room += s_.protected_rows.room(s_.tokens() + coming_.tokens);
 }
 
-size_t HeadRoom::codes_moved(size_t rows, size_t places) const {
+// A place's rows may touch one block more than they fill.
+size_t HeadRoom::codes_moved(size_t rows, size_t places, size_t fit) const {
   if (!s_.codes) return 0;
   const GroupedBytes block = s_.layer.codec->block_bytes(static_cast<int>(s_.site.dim));
-  return CodeRoom::bytes({block, s_.heads(), whole_blocks(rows) / kBlockRows + 1}, places) +
-         kBlockRows * kBlockRows;
+  const size_t whole = whole_blocks(rows);
+  const size_t blocks = std::min(places * whole, std::max(fit, whole)) / kBlockRows + places;
+  return CodeRoom::bytes({block, s_.heads(), blocks}, 1) + kBlockRows * kBlockRows;
 }
 
 // Selections of many layers and sessions go together while they take no more than a piece, or than
@@ -102,19 +104,22 @@ void HeadRoom::add_selections(SpaceAsked& asked, const ChunkSpace& space, size_t
     asked.positions = all;
   }
   if (!s_.codes) return;
-  size_t together = std::min(places, space.layers_at_once(heads, kBlockRows));
-  const size_t keys = std::max(2 * all, space.piece_bytes());
-  asked.pieces = std::min(2 * together * all, keys) * s_.site.dim;
+  const size_t together = std::min(places, space.layers_at_once(heads, kBlockRows));
+  size_t moved = together;
+  size_t fit = kBlockRows * space.layers_at_once(heads, kBlockRows);
+  const size_t keys = 2 * all * s_.site.dim;
+  asked.pieces = std::min(together * keys, std::max(keys, space.piece_bytes()));
   if (heavy_ > 0 && s_.body) {
-    const size_t one = 4 * all * s_.site.dim;
-    asked.pieces =
-        std::max(asked.pieces, std::min(places * one, std::max(one, space.many_bytes())));
-    together = places;
+    const size_t row = 4 * heads * s_.site.dim;
+    asked.pieces = std::max(
+        asked.pieces, std::min(places * row * rows, std::max(row * rows, space.many_bytes())));
+    moved = places;
+    fit = space.many_bytes() / row;
   }
   const size_t one_selection = std::max(all, 2 * s_.site.heads * ChunkSpace::kPieceRows);
   asked.select = std::max(asked.select, std::min(together * all, one_selection) / heads);
   asked.sums = std::max(asked.sums, ChunkSpace::select_sums(together * heads, s_.site.dim));
-  asked.unpacked = std::max(asked.unpacked, codes_moved(rows, together));
+  asked.unpacked = std::max(asked.unpacked, codes_moved(rows, moved, fit));
 }
 
 SpaceAsked HeadRoom::space(const ChunkSpace& space, size_t places) const {
@@ -137,7 +142,7 @@ SpaceAsked HeadRoom::space(const ChunkSpace& space, size_t places) const {
   const size_t late = std::min(places, kMostCodesApart);
   if (s_.codes) {
     const size_t rows = std::max(kBlocks * kBlockRows, layer.schedule.block + 2 * kBlockRows);
-    asked.unpacked = std::max(asked.unpacked, codes_moved(rows, late));
+    asked.unpacked = std::max(asked.unpacked, codes_moved(rows, late, late * rows));
   }
   return asked;
 }

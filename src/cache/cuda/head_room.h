@@ -21,8 +21,9 @@ class HeadRoom {
   StoreRoom run_where_rows_flow() const;
   StoreRoom run() const;
   void add_selections(SpaceAsked& asked, const ChunkSpace& space, size_t places) const;
-  /// Bytes of codes of `rows` rows at so many places that go through scratch memory.
-  size_t codes_moved(size_t rows, size_t places) const;
+  /// Bytes of codes of at most `rows` rows at each of so many places, and of at most `fit` rows in
+  /// all unless one place has more, that go through scratch memory.
+  size_t codes_moved(size_t rows, size_t places, size_t fit) const;
 
   const HeadStores& s_;
   ComingTokens coming_;

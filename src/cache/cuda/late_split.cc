@@ -100,13 +100,16 @@ void split_codes(std::span<SplitWork> works, ChunkSpace& space, cudaStream_t str
            std::pair(b.heavy.choice.rows.dim, given_back(b));
   };
   std::ranges::stable_sort(works, less);
-  const size_t most = space.many_bytes();
+  // Each place of a batch has scratch memory as the batch's largest does (keep_through).
   for (auto first = works.begin(), end = first; first != works.end(); first = end) {
-    size_t bytes = 0;
-    do {
-      bytes += 2 * side_bytes(*end++);
-    } while (end != works.end() && !less(*first, *end) && bytes + 2 * side_bytes(*end) <= most);
-    split_at_once({first, end}, bytes, space, stream);
+    size_t largest = 0, places = 0;
+    for (; end != works.end() && !less(*first, *end); ++end) {
+      const size_t bytes = std::max(largest, 2 * side_bytes(*end));
+      if (places > 0 && places >= space.many_at_once(bytes)) break;
+      largest = bytes;
+      ++places;
+    }
+    split_at_once({first, end}, places * largest, space, stream);
   }
 }
 
