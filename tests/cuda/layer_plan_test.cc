@@ -84,17 +84,15 @@ size_t most_rows_held(const Rule& rule) {
   return most;
 }
 
-// Pairs with a kernel of their own have it, where rows stay in the groups that they
-// came to; what rows share goes with the layer.
+// Pairs with a kernel of their own have it; what rows share goes with the layer.
 TEST(CudaPlans, PairsHaveTheirKernels) {
   const std::pair<const char*, const char*> kNames[] = {
       {"exact+int8,sink=0", "int8"},
-      {"exact+k:int8+v:int4,sink=0", "int8 keys, int4 values"},
-      {"exact+k:f16+v:int8,sink=0", "int8 values beside f16"},
-      {"exact+k:int4+v:bf16,dtype=bf16,sink=0", "int4 keys beside bf16"},
+      {"exact+k:int8+v:int4,sink=0", "int8 beside values in int4"},
+      {"exact+k:f16+v:int8,sink=0", "f16 beside values in int8"},
+      {"exact+k:int4+v:bf16,dtype=bf16,sink=0", "int4 beside values in bf16"},
       {"exact+k:int4+v:int8,sink=0", "keys in int4, centred by 0, values in int8, centred by 0"},
-      {"knorm(budget=50)+k:int8+v:int4",
-       "keys in int8, centred by 0, values in int4, centred by 0"},
+      {"knorm(budget=50)+k:int8+v:int4", "int8 beside values in int4"},
       {"exact+k:qjl(paper=true)+v:kivi,sink=0", "qjl"},
       {"exact+qjl,sink=0", "qjl in 3 bits, centred by 128"}};
   for (const auto& [policy, name] : kNames) EXPECT_EQ(plan(policy).codec->name(), name) << policy;
