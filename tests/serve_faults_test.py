@@ -133,6 +133,21 @@ class Faults(unittest.TestCase):
             self.assertEqual(server.metric("pith_conversations_dropped_total"), 0)
             self.assertEqual(server.metric("pith_reserved_bytes"), 0)
 
+    def test_the_first_lines_say_how_many_conversations_fit(self):
+        """As many as admission takes: each asks for the room of the whole context before it comes."""
+        for memory, said_of in (("16MiB", "not one conversation"), ("64MiB", "1 conversation "), ("256MiB", "7 ")):
+            with Server("--memory", memory) as server:
+                server.log.flush()
+                text = pathlib.Path(server.log.name).read_text()
+                self.assertIn(f"for caches: {said_of}", text)
+                prompt = [7] * 8100
+                status, answer, _ = server.ask("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 90})
+                if memory == "16MiB":
+                    self.assertEqual(status, 400, answer)
+                    self.assertIn("16.0 MiB", text)
+                else:
+                    self.assertEqual(status, 200, answer)
+
 
 if __name__ == "__main__":
     unittest.main()
