@@ -49,7 +49,7 @@ struct TuneLoss {
 
 struct TunedForm {
   std::string policy;
-  double bits = 0;   ///< in all heads
+  double bits = 0;   ///< in all heads that may have it
   TuneLoss alike{};  ///< sum of its losses in each head alone
 };
 

@@ -17,8 +17,9 @@ namespace {
 /// a bit takes off less at each. The first is the form of least bits.
 std::vector<size_t> hull(const FormUnit& unit) {
   const auto &bits = unit.bits, &losses = unit.losses;
-  std::vector<size_t> order(bits.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::vector<size_t> order;
+  for (size_t i = 0; i < bits.size(); ++i)
+    if (bits[i] != kNotThere) order.push_back(i);
   std::ranges::sort(order, [&](size_t a, size_t b) {
     return std::tuple(bits[a], losses[a], a) < std::tuple(bits[b], losses[b], b);
   });

@@ -4,11 +4,15 @@
 // quadratic. Then the best choice walks along each head's lower convex hull of (bits, loss), at
 // each step where a bit takes the most off (Shoham & Gersho 1988). Cost: units squared times forms.
 
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace pith {
+
+/// The bits of a form that a head may not have.
+inline constexpr double kNotThere = std::numeric_limits<double>::infinity();
 
 /// A KV head and what each form is worth there.
 struct FormUnit {

@@ -106,6 +106,18 @@ TEST(LayerForms, AFormThatSavesLittleGoes) {
   EXPECT_LE(bits_of(units, one), 4.6);
 }
 
+// As a selector that does not go into layers that slide.
+TEST(LayerForms, AFormThatAHeadMayNotHaveIsNotChosenThere) {
+  std::vector<FormUnit> units(6, unit(1));
+  for (size_t u = 0; u < 3; ++u) units[u].bits[1] = units[u].bits[4] = kNotThere;
+  EXPECT_NEAR(least_bits(units), (3 * 4.5 + 3 * 1.6) / 6, 1e-12);
+  const double bits = least_bits(units) + 1e-9;
+  for (const auto& chosen : {choose_forms(units, bits), choose_few_forms(units, bits, 0)})
+    EXPECT_EQ(chosen, (std::vector<size_t>{2, 2, 2, 1, 1, 1}));
+  for (const double more : {3.1, 4.2, 8.0})
+    EXPECT_LE(bits_of(units, choose_few_forms(units, more, 1e9)), more);
+}
+
 TEST(LayerForms, TooFewBitsAreRefused) {
   EXPECT_THROW(choose_forms(std::vector{unit(1)}, 1.5), Error);
 }

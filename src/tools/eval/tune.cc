@@ -27,22 +27,19 @@ class Tuner {
     std::vector<double> bits;  // at most
     for (const std::string& form : o.forms.empty() ? TuneOptions::standard_forms() : o.forms) {
       const Policy policy = one_rule(form);
+      std::vector<bool> layers(static_cast<size_t>(model->config().layers), true);
       try {
-        double most = 0;
-        // Shares of a sample may be too few rows for what shares of the text are enough for.
-        for (const size_t context : {measure_.shortest(), measure_.window()}) {
-          StandaloneOptions session = o.session;
-          session.policy = policy, session.context = context;
-          most = estimate_ledger(model->config(), session, context).effective_bits();
-        }
-        bits.push_back(most);
+        bits.push_back(most_bits(policy, o.session.device, *model));
       } catch (const Error& e) {
         // Of the standard ones those that this model or device cannot have are not there.
         if (!o.forms.empty() || e.code() != ErrorCode::kUnsupported) throw;
-        continue;
+        for (size_t l = 0; l < layers.size(); ++l) layers[l] = possible(form, l, *model);
+        if (std::ranges::find(layers, true) == layers.end()) continue;
+        bits.push_back(most_bits(policy, Device::kCpu, *model));
       }
       losses_.forms.push_back(policy);
       forms_.push_back(policy.to_string());
+      there_.push_back(std::move(layers));
     }
     if (forms_.empty())
       throw Error(ErrorCode::kUnsupported,
@@ -63,10 +60,7 @@ class Tuner {
         units_[h].losses[f] =
             losses->alone[h][f].text + o_.answer_weight * losses->alone[h][f].answers;
     }
-    for (size_t f = 0; f < forms_.size(); ++f) {
-      const std::vector<size_t> alike(units_.size(), f);
-      result_.forms.push_back({forms_[f], bits_of(units_, alike), sum_of(alike)});
-    }
+    for (size_t f = 0; f < forms_.size(); ++f) result_.forms.push_back(form_alone(f));
     if (!find() || !report()) return std::nullopt;
     return std::move(result_);
   }
@@ -87,6 +81,30 @@ class Tuner {
     return policy;
   }
 
+  double most_bits(const Policy& policy, Device device, const Model& model) const {
+    StandaloneOptions session = o_.session;
+    session.policy = policy, session.device = device;
+    double most = 0;
+    // Shares of a sample may be too few rows for what shares of the text are enough for.
+    for (const size_t context : {measure_.shortest(), measure_.window()}) {
+      session.context = context;
+      most = estimate_ledger(model.config(), session, context).effective_bits();
+    }
+    return most;
+  }
+
+  /// Whether one layer may have a form that not all may.
+  bool possible(const std::string& form, size_t layer, const Model& model) const {
+    try {
+      most_bits(Policy::parse(fmt::format("exact;layers={}:{}", layer, form)), o_.session.device,
+                model);
+      return true;
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kUnsupported) throw;
+      return false;
+    }
+  }
+
   /// The place of those bits that are nearest to the bits asked for, by ratio.
   size_t nearest(const std::vector<double>& bits) const {
     double wanted = 0;
@@ -98,8 +116,27 @@ class Tuner {
   }
 
   void set_bits(const std::vector<std::vector<double>>& of_layers) {
-    for (const std::vector<double>& bits : of_layers)
-      units_.insert(units_.end(), heads_, {std::vector<double>(bits.size()), bits});
+    for (size_t l = 0; l < of_layers.size(); ++l) {
+      FormUnit unit{std::vector<double>(forms_.size()), of_layers[l]};
+      for (size_t f = 0; f < forms_.size(); ++f)
+        if (!there_[f][l]) unit.bits[f] = kNotThere;
+      units_.insert(units_.end(), heads_, unit);
+    }
+  }
+
+  /// A form in all heads that may have it.
+  TunedForm form_alone(size_t f) const {
+    TunedForm form{forms_[f], 0, {}};
+    double count = 0;
+    for (size_t h = 0; h < units_.size(); ++h) {
+      if (units_[h].bits[f] == kNotThere) continue;
+      form.bits += units_[h].bits[f];
+      form.alike.text += result_.heads[h].alone[f].text;
+      form.alike.answers += result_.heads[h].alone[f].answers;
+      ++count;
+    }
+    form.bits /= count;
+    return form;
   }
 
   TuneLoss sum_of(const std::vector<size_t>& chosen) const {
@@ -173,7 +210,8 @@ class Tuner {
   TuneMeasure measure_;
   HeadLossOptions losses_;
   std::vector<std::string> forms_;
-  std::vector<FormUnit> units_;  // [L * G]
+  std::vector<std::vector<bool>> there_;  // [forms][L]
+  std::vector<FormUnit> units_;           // [L * G]
   TuneResult result_;
 };
 

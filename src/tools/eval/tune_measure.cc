@@ -97,9 +97,14 @@ std::vector<Passage> TuneMeasure::answers() const {
 }
 
 std::string TuneMeasure::key(const Source& source, size_t piece, const std::string& what) const {
+  return key(source, piece, what, o_.session.device);
+}
+
+std::string TuneMeasure::key(const Source& source, size_t piece, const std::string& what,
+                             Device device) const {
   return fmt::format("{}|{}|{}|{}|{}|{}", o_.model_fingerprint,
-                     o_.session.device == Device::kCuda ? "cuda" : "cpu",
-                     fingerprint(source.setting), piece, o_.session.seed, what);
+                     device == Device::kCuda ? "cuda" : "cpu", fingerprint(source.setting), piece,
+                     o_.session.seed, what);
 }
 
 void TuneMeasure::expect(size_t forms, size_t policies) {
@@ -118,7 +123,8 @@ std::optional<HeadLosses> TuneMeasure::losses_of(const Source& source, size_t pi
                                                  const HeadLossOptions& options) {
   std::string what = fmt::format("losses {}", options.reference);
   for (const Policy& form : options.forms) what += "|" + form.to_string();
-  const std::string name = key(source, piece, "losses " + fingerprint(what));
+  // Of the CPU: head_losses() runs there.
+  const std::string name = key(source, piece, "losses " + fingerprint(what), Device::kCpu);
   const size_t steps = source.perplexity->steps(piece) * options.forms.size();
   if (records_.find(name) == nullptr) {
     ThreadPool pool(o_.threads);

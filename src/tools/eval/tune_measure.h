@@ -63,6 +63,7 @@ class TuneMeasure {
   bool measure(Source& source, size_t piece, std::span<const std::string> policies);
   Estimate estimate(const Source& source, const std::string& policy, bool report) const;
   std::string key(const Source& source, size_t piece, const std::string& what) const;
+  std::string key(const Source& source, size_t piece, const std::string& what, Device device) const;
   bool advance(size_t tokens);
 
   std::shared_ptr<const Model> model_;
