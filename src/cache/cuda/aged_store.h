@@ -22,6 +22,7 @@ class AgedStore final : public BodyStore {
   void take(std::span<const BodyMove> moves) const override;
   size_t spans() const override { return old_.spans() + young_.spans(); }
   DeviceSpan span(size_t head, size_t which) const override;
+  bool even() const override { return old_.even() && young_.even(); }
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codec_->attend(call, scratch, site_.stream);
   }

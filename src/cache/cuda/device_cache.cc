@@ -158,6 +158,7 @@ void DeviceCache::make_step_memory() {
   first_spans_.clear();
   first_notes_.clear();
   first_targets_.clear();
+  reads_notes_ = false;
   size_t spans = 0, notes = 0, targets = 0;
   for (const auto& layer : layers_) {
     first_spans_.push_back(spans);
@@ -167,15 +168,16 @@ void DeviceCache::make_step_memory() {
     notes += layer->forms().notes();
     targets += layer->has_targets() ? static_cast<size_t>(shape_.kv_heads) : 0;
     space_.set_layers_together(layer->layers_together());
+    for (const HeadRun& run : layer->runs())
+      reads_notes_ |= HeadAttention(*run.stores).reads_notes();
   }
   begun_ = false;
   targets_.resize(layers_.size());
-  spans_ = MirroredArray<DeviceSpan>(memory_, MemoryKind::kScratch, spans, stream_);
+  spans_ = StepSpans(memory_, spans, stream_);
   token_notes_ = MirroredArray<TokenNote>(memory_, MemoryKind::kScratch, notes, stream_);
   head_targets_ = MirroredArray<RowTarget>(memory_, MemoryKind::kScratch, targets, stream_);
-  std::fill_n(spans_.host(), spans, DeviceSpan{});  // a layer may write fewer than it has room for
   for (size_t l = 0; l < layers_.size(); ++l)
-    layers_[l]->forms().mark_spans(spans_.host() + first_spans_[l]);
+    layers_[l]->forms().mark_spans(spans_, first_spans_[l]);
   std::fill_n(token_notes_.host(), notes, TokenNote{});
   log_sum_ = DeviceArray<float>(memory_, MemoryKind::kScratch,
                                 static_cast<size_t>(shape_.query_heads), stream_);
@@ -191,6 +193,7 @@ void DeviceCache::begin_ahead() {
 
 void DeviceCache::begin_token() {
   if (begun_) return;
+  spans_.begin();
   for (size_t l = 0; l < layers_.size(); ++l) targets_[l] = layers_[l]->begin_token(slots_of(l));
   if (probe_) probe_->begin_token();
   blocks_ = count_blocks();
@@ -198,13 +201,13 @@ void DeviceCache::begin_token() {
 }
 
 TokenSlots DeviceCache::slots_of(size_t i) {
-  return {spans_.host() + first_spans_[i], token_notes_.host() + first_notes_[i],
+  return {&spans_, first_spans_[i], token_notes_.host() + first_notes_[i],
           head_targets_.host() + first_targets_[i]};
 }
 
 std::vector<Upload> DeviceCache::token_uploads() const {
-  std::vector<Upload> all{spans_.upload_of(spans_.size()),
-                          token_notes_.upload_of(token_notes_.size())};
+  std::vector<Upload> all{spans_.upload()};
+  if (reads_notes_) all.push_back(token_notes_.upload_of(token_notes_.size()));
   if (head_targets_.size() > 0) all.push_back(head_targets_.upload_of(head_targets_.size()));
   return all;
 }
@@ -225,19 +228,14 @@ DecodePlace DeviceCache::token_place(int layer, float* out, const void* q) const
 
 int DeviceCache::count_blocks() const {
   constexpr int32_t kDenseRows = 16;  // of a tile
-  size_t most = 0;
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    const size_t first = first_spans_[l];
-    const size_t end = l + 1 < layers_.size() ? first_spans_[l + 1] : spans_.size();
-    size_t tiles = 0;
-    for (size_t i = first; i < end; ++i) {
-      const DeviceSpan& span = spans_.host()[i];
-      const int32_t rows = span.coded ? static_cast<int32_t>(kBlockRows) : kDenseRows;
-      tiles += static_cast<size_t>((span.rows + rows - 1) / rows);
-    }
+  size_t most = 0, layer = 0, tiles = 0;
+  spans_.for_each([&](const DeviceSpan& span, const StepSpans::Place& place) {
+    while (layer + 1 < layers_.size() && place.at >= first_spans_[layer + 1]) ++layer, tiles = 0;
+    const int32_t rows = span.coded ? static_cast<int32_t>(kBlockRows) : kDenseRows;
+    tiles += place.heads * static_cast<size_t>((span.rows + rows - 1) / rows);
     most = std::max(most, tiles);
-  }
-  const size_t tiles = most * static_cast<size_t>(token_shape().query_blocks());
+  });
+  tiles = most * static_cast<size_t>(token_shape().query_blocks());
   return static_cast<int>(std::max<size_t>(1, (tiles + kTilesABlock - 1) / kTilesABlock));
 }
 
@@ -270,6 +268,7 @@ bool DeviceCache::steps_apart() const {
 
 void DeviceCache::begin_query() {
   begun_ = false;
+  spans_.begin();
   for (size_t l = 0; l < layers_.size(); ++l) layers_[l]->write_spans(slots_of(l));
 }
 
@@ -281,8 +280,9 @@ void DeviceCache::attend_only(int layer, const DecodePlace& place,
 }
 
 void DeviceCache::compare_token(int layer, const float* out, const void* q) {
-  probe_->compare(layer, {at(layer), spans_.host() + first_spans_[index(layer)], q, out,
-                          [this] { return space_.piece(); }});
+  const std::vector<DeviceSpan> spans =
+      spans_.read(first_spans_[index(layer)], at(layer).forms().spans());
+  probe_->compare(layer, {at(layer), spans.data(), q, out, [this] { return space_.piece(); }});
 }
 
 void DeviceCache::end_token(LateWork& late) {

@@ -177,8 +177,9 @@ class DeviceCache {
   std::vector<Copied<LayerRows>> layers_;                          // [L], or one
   std::vector<size_t> first_spans_, first_notes_, first_targets_;  // [L] where a layer's begin
   std::vector<RowTarget> targets_;                                 // [L]
-  MirroredArray<DeviceSpan> spans_;                                // [L, spans of the layer]
+  StepSpans spans_;                                                // [L, spans of the layer]
   MirroredArray<TokenNote> token_notes_;                           // [L, notes of the layer]
+  bool reads_notes_ = false;                                       // kernels do, somewhere
   MirroredArray<RowTarget> head_targets_;  // [L, G] of layers with several rules
   DeviceArray<float> log_sum_;             // [H] of a token
   std::shared_ptr<DeviceCommon> common_;

@@ -21,6 +21,10 @@ std::string HeadAttention::form() const {
 
 size_t HeadAttention::notes() const { return HeadMass(s_).notes(); }
 
+bool HeadAttention::reads_notes() const {
+  return s_.sides.has_mass() || s_.queries.own() || s_.layer.cache_positions;
+}
+
 size_t HeadAttention::spans() const {
   return most_parts(s_) + (s_.codes ? 1 : 0) + (s_.body ? s_.body->spans() : 0) +
          (s_.protected_rows.any() ? 1 : 0) + (s_.ragged ? 1 : 0);
@@ -33,28 +37,40 @@ void HeadAttention::write_spans(const TokenSlots& slots, const NewRows& fresh) c
     const size_t unseen = s_.rows.rows() + 1 - std::min(s_.rows.rows() + 1, s_.layer.seen);
     last = {last.at + unseen, last.rows - unseen};
   }
-  for (size_t g = 0; g < s_.heads(); ++g) {
-    DeviceSpan* span = slots.spans + g * slots.spans_apart;
-    for (size_t i = 0; i < parts.count; ++i) {
-      const DensePart& part = parts.part[i];
-      for (size_t n = 0; i == parts.behind && between() && n < between()->spans(); ++n, ++span) {
-        *span = between()->span(g, n);
-        if (s_.codes) span->log_weight = s_.coded_log_weight();
-        if (s_.weighs_codes()) span->log_weights = s_.sides.weights();
-      }
-      *span = dense_span(part.at, g, part.rows, s_.site.dim);
-      span->log_weight = part.log_weight;
-      span->log_weights = part.apart ? s_.sides.weights() : nullptr;
-      const bool newest = &part == &last, turns = i == 0 && s_.layer.cache_positions;
-      const size_t coming = newest ? fresh.sink + fresh.run : fresh.sink;
-      span->ready_rows = turns ? 0 : static_cast<int32_t>(part.rows - std::min(part.rows, coming));
-      ++span;
-    }
-    for (size_t n = 0; beside() && n < beside()->spans(); ++n) *span++ = beside()->span(g, n);
-    if (s_.protected_rows.any())
-      *span++ = s_.protected_rows.span(g, s_.protected_rows.rows() + fresh.of_protected);
-    if (s_.ragged) *span++ = s_.ragged->span(g);
+  StepSpans::Place place{slots.first_span, slots.spans_apart, s_.heads()};
+  const auto put = [&](bool even, const auto& span_of) {
+    slots.spans->add(place, even, span_of);
+    ++place.at;
+  };
+  const auto put_between = [&](size_t n) {
+    put(between()->even(), [&](size_t g) {
+      DeviceSpan span = between()->span(g, n);
+      if (s_.codes) span.log_weight = s_.coded_log_weight();
+      if (s_.weighs_codes()) span.log_weights = s_.sides.weights();
+      return span;
+    });
+  };
+  for (size_t i = 0; i < parts.count; ++i) {
+    const DensePart& part = parts.part[i];
+    for (size_t n = 0; i == parts.behind && between() && n < between()->spans(); ++n)
+      put_between(n);
+    const bool newest = &part == &last, turns = i == 0 && s_.layer.cache_positions;
+    const size_t coming = newest ? fresh.sink + fresh.run : fresh.sink;
+    put(true, [&](size_t g) {
+      DeviceSpan span = dense_span(part.at, g, part.rows, s_.site.dim);
+      span.log_weight = part.log_weight;
+      span.log_weights = part.apart ? s_.sides.weights() : nullptr;
+      span.ready_rows = turns ? 0 : static_cast<int32_t>(part.rows - std::min(part.rows, coming));
+      return span;
+    });
   }
+  for (size_t n = 0; beside() && n < beside()->spans(); ++n)
+    put(beside()->even(), [&](size_t g) { return beside()->span(g, n); });
+  if (s_.protected_rows.any()) {
+    const size_t rows = s_.protected_rows.rows() + fresh.of_protected;
+    put(true, [&](size_t g) { return s_.protected_rows.span(g, rows); });
+  }
+  if (s_.ragged) put(false, [&](size_t g) { return s_.ragged->span(g); });
   slots.note->evicted = static_cast<int64_t>(s_.plan.state().gone());
   slots.note->queries = query_note(1);
 }

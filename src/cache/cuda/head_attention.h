@@ -15,6 +15,8 @@ class HeadAttention {
   /// Of each head: dense parts, codes or a body, protected rows, ragged ones.
   size_t spans() const;
   size_t notes() const;
+  /// Whether kernels of a token read them.
+  bool reads_notes() const;
   /// Of neighbours in a layer those of one form attend in one call: attention of one of them serves
   /// all. Empty: no other's.
   std::string form() const;

@@ -49,11 +49,11 @@ size_t HeadForms::spans() const {
   return last.first_span + last.heads * last.spans;
 }
 
-void HeadForms::mark_spans(DeviceSpan* spans) const {
+void HeadForms::mark_spans(StepSpans& spans, size_t first) const {
   for (const HeadForm& form : forms_) {
     for (size_t head = form.first; head < form.first + form.heads; ++head) {
       if (!has(form, head))
-        spans[form.first_span + (head - form.first) * form.spans].rows = DeviceSpan::kElsewhere;
+        spans.mark_elsewhere(first + form.first_span + (head - form.first) * form.spans);
     }
   }
 }

@@ -46,8 +46,8 @@ class HeadForms {
   /// Of all heads: room for each form's, one behind the other.
   size_t spans() const;
   size_t notes() const { return forms_.back().first_note + forms_.back().notes; }
-  /// Heads that are another form's are marked so.
-  void mark_spans(DeviceSpan* spans) const;
+  /// Heads that are another form's are marked so, in the layer's spans, `first` of them and so on.
+  void mark_spans(StepSpans& spans, size_t first) const;
   /// One head's of the layer's spans.
   std::span<const DeviceSpan> spans_of(const DeviceSpan* spans, size_t head) const;
   /// A form's part of the layer's numbers, and of a step of all heads.
@@ -69,7 +69,7 @@ void HeadForms::for_slots(const TokenSlots& slots, const F& f) const {
       const size_t ahead = range.first - form.first;
       TokenSlots mine = slots;
       mine.spans_apart = form.spans;
-      mine.spans += form.first_span + ahead * form.spans;
+      mine.first_span += form.first_span + ahead * form.spans;
       mine.note += form.first_note + (form.by_head() ? ahead : 0);
       f(range.run, mine);
       if (!form.by_head()) continue;

@@ -4,6 +4,7 @@
 
 #include "attend/cuda/decode.h"
 #include "attend/cuda/mass.h"
+#include "cache/cuda/step_spans.h"
 #include "kernels/cuda/layer.h"
 #include "select/cuda/candidate_rows.h"
 
@@ -18,7 +19,8 @@ struct TokenNote {
 /// The arguments of a token's kernels, as they are written on the host: one layer's, or those of
 /// some heads of it.
 struct TokenSlots {
-  DeviceSpan* spans = nullptr;   // [G, spans_apart]
+  StepSpans* spans = nullptr;
+  size_t first_span = 0;         ///< of the first head
   TokenNote* note = nullptr;     // [notes()]
   RowTarget* targets = nullptr;  // [G] of layers whose heads have several rules
   size_t spans_apart = 0;        ///< from a head's spans to the next one's

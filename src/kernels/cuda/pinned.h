@@ -50,6 +50,7 @@ struct Upload {
   void* to = nullptr;
   const void* from = nullptr;
   size_t bytes = 0;
+  bool spreads = false;  ///< they are Spreads (uploads.h), which are written out there
 };
 
 /// n T on the device with an image on the host: write host(), then upload(). Addresses never

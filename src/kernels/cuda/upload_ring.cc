@@ -31,7 +31,7 @@ void UploadRing::send(std::span<const Upload> uploads, cudaStream_t stream) {
   std::byte* at = place.bytes.data();
   for (const Upload& u : uploads) {
     std::memcpy(at, u.from, u.bytes);
-    aside.push_back({u.to, at, u.bytes});
+    aside.push_back({u.to, at, u.bytes, u.spreads});
     at += padded(u.bytes);
   }
   upload_all(aside, stream);

@@ -100,6 +100,8 @@ class BodyStore {
   /// Spans a KV head; their number never changes.
   virtual size_t spans() const { return 1; }
   virtual DeviceSpan span(size_t head, size_t which) const = 0;
+  /// Heads' spans differ in their first five addresses alone, which are equally far apart.
+  virtual bool even() const { return true; }
   /// Decode attention over dense spans and this body's.
   virtual void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const = 0;
   /// A chunk's attention to the rows held, whose weights are those of `as` too, and `from`, where

@@ -120,6 +120,7 @@ class CodedStore final : public BodyStore {
   /// Where rows are hidden: the first block, or group, that is seen, and the others.
   size_t spans() const override { return site_.slides ? 2 : 1; }
   DeviceSpan span(size_t head, size_t which) const override;
+  bool even() const override { return codec_->record_bytes() == 0; }
   /// Coded rows first, ... of one head; `first` begins a block.
   DeviceSpan coded_span(size_t head, size_t first, size_t rows) const;
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {

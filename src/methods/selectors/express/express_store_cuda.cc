@@ -71,6 +71,7 @@ class ExpressStore final : public BodyStore {
     span.log_weights = weights;
     return span;
   }
+  bool even() const override { return !codes_ || codes_->even(); }
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codes_ ? codes_->attend_token(call, scratch) : decode_dense(call, scratch, site_.stream);
   }

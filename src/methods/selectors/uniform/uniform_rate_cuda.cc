@@ -75,6 +75,7 @@ class RateStore final : public BodyStore {
   /// Codes, and dense rows.
   size_t spans() const override { return codes_ ? 2 : 1; }
   DeviceSpan span(size_t head, size_t which) const override;
+  bool even() const override { return false; }  // heads have drawn rows of their own
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codes_ ? codes_->attend_token(call, scratch) : decode_dense(call, scratch, site_.stream);
   }
