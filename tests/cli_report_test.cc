@@ -263,6 +263,9 @@ TEST_F(Cli, OneWordSaysTheMemory) {
   refused({"inspect", "-m", kModel, "--kv", "half", "--kv-budget", "10%"}, 10,
           "stands for policy and budget");
   refused({"inspect", "-m", kModel, "--kv", "little"}, 10, "not a budget");
+  for (const char* size : {"half", "quarter", "tenth", "25%", "16MiB"})
+    refused({"inspect", "-m", kModel, "--kv-policy", size}, 10,
+            std::string("--kv ") + size + " chooses");
 }
 
 // A share is never refused for being small, wherever a policy is taken.

@@ -21,8 +21,20 @@ constexpr const char* kAuto = "auto";
   throw Error(ErrorCode::kInvalidArgument, "auto: " + why);
 }
 
+/// half, 25% and 16MiB are sizes. No method begins with a digit.
+void refuse_size(const std::string& policy) {
+  const bool number = !policy.empty() && policy[0] >= '0' && policy[0] <= '9';
+  if (!number && memory_budget(policy) == policy) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--kv-policy {}: this is a size, not a policy; --kv {} chooses the best "
+                          "policy for it",
+                          policy, policy));
+}
+
 /// --kv, or a budget without a policy, is auto.
 void read_memory(PolicyOptions& o, std::vector<std::string>* many) {
+  refuse_size(o.policy);
+  if (many != nullptr) std::ranges::for_each(*many, refuse_size);
   const bool named = o.policy_given || o.policy != "exact" || (many != nullptr && !many->empty());
   if (!o.memory.empty()) {
     if (named || !o.budget.empty())
