@@ -312,6 +312,38 @@ TEST_F(Attack, ALongTextTakesAFewTimesItsSize) {
   EXPECT_LT(peak({"-f", file("long.txt")}), peak({"-p", "x"}) + 20 * text.size());
 }
 
+TEST_F(Attack, ATextThatCannotFitIsRefusedByItsBytes) {
+  std::string text = test::words(300000);
+  while (text.size() < (40u << 20)) text += text;
+  write(folder_ / "long.txt", text);
+  const std::string size = std::to_string(text.size()) + " bytes";
+  for (const char* form : {"-f", "--chat"}) {
+    std::vector<std::string> all{"run", "-m", kModel, "-f", file("long.txt"), "-n", "1"};
+    if (form == std::string("--chat"))
+      all.insert(all.end(), {"--chat", "--chat-template", "chatml"});
+    const Result r = run(all);
+    EXPECT_EQ(r.status, 15) << form;
+    EXPECT_EQ(r.out, "") << form;
+    EXPECT_NE(r.err.find("a text of "), std::string::npos) << r.err;
+  }
+  const Result asked =
+      run({"ask", file("long.txt"), "-m", kModel, "-q", "Who?", "--chat-template", "chatml"});
+  EXPECT_EQ(asked.status, 15);
+  EXPECT_NE(asked.err.find("a text of "), std::string::npos) << asked.err;
+  // A few tokens too many are no text that bytes refuse; it is not shown either.
+  write(folder_ / "few.txt", test::words(9000));
+  const Result few = run({"run", "-m", kModel, "-f", file("few.txt"), "-n", "1"});
+  EXPECT_EQ(few.status, 15);
+  EXPECT_EQ(few.out, "");
+  EXPECT_NE(few.err.find("tokens after the 0 already seen"), std::string::npos) << few.err;
+  // A conversation goes on after the line, which was quadratic to read.
+  const Result talk =
+      run({"run", "-m", kModel, "-i", "-n", "2", "--temp", "0"}, text + "\nThe ship\n");
+  EXPECT_EQ(talk.status, 0) << talk.err;
+  EXPECT_NE(talk.err.find(size), std::string::npos) << talk.err;
+  EXPECT_GT(talk.out.size(), 1u);
+}
+
 TEST_F(Attack, NamesAndSizesAreReadAsTheyAreMeant) {
   refused({"run", "-m", kModel, "-p", "x", "--kv-policy", "SnapKV"}, 10, "snapkv");
   EXPECT_EQ(run({"help"}).out, run({"--help"}).out);

@@ -102,6 +102,8 @@ class Basics(unittest.TestCase):
             (400, "unsupported", "POST", "/v1/chat/completions",
              {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
             (400, "context_length_exceeded", "POST", "/v1/completions", {"prompt": [5] * 9000}),
+            (400, "context_length_exceeded", "POST", "/v1/completions", {"prompt": "the ship " * 100000}),
+            (400, "context_length_exceeded", "POST", "/v1/chat/completions", chat("the ship " * 100000)),
             (400, "invalid_argument", "POST", "/v1/chat/completions",
              chat("a", pith={"policy": "nosuch(budget=1)"})),
         ]

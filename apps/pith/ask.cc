@@ -73,8 +73,9 @@ std::string read_documents(const AskOptions& o) {
 
 /// The prompt of each question: the documents, then the question, as one message.
 std::vector<Ids> prompts_of(const AskOptions& o, const std::string& documents, const Model& model,
-                            const ChatTemplate& chat) {
+                            const ChatTemplate& chat, size_t context) {
   std::vector<Ids> out;
+  require_may_fit(model.tokenizer(), documents.size(), context);
   for (const std::string& question : o.questions) {
     Json messages = Json::array();
     if (o.chat.system_given) messages.push_back({{"role", "system"}, {"content", o.chat.system}});
@@ -82,7 +83,7 @@ std::vector<Ids> prompts_of(const AskOptions& o, const std::string& documents, c
     ChatRequest request;
     request.messages = messages.dump();
     request.variables = o.chat.variables;
-    out.push_back(chat.encode(model.tokenizer(), request));
+    out.push_back(chat.encode(model.tokenizer(), request, context));
   }
   return out;
 }
@@ -201,7 +202,8 @@ int run(AskOptions& o) {
   const ChatTemplate chat = choose_template(o.engine.model, model->tokenizer(), o.chat);
   end_turns(chat, chat.turn_end(model->tokenizer()), generation);
   set_form(o.schema, *model, generation);
-  const std::vector<Ids> prompts = prompts_of(o, documents, *model, chat);
+  if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
+  const std::vector<Ids> prompts = prompts_of(o, documents, *model, chat, options.context);
   // Percentages are of what is read.
   const auto longest = std::ranges::max(prompts, {}, [](const Ids& p) { return p.size(); }).size();
   if (options.percent_of == 0) options.percent_of = longest;

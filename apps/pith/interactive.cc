@@ -11,6 +11,7 @@
 #include "interrupt.h"
 #include "line_reader.h"
 #include "pith/error.h"
+#include "pith/tokenizer.h"
 #include "report.h"
 #include "rows_table.h"
 #include "text_input.h"
@@ -92,6 +93,7 @@ class Chat {
     try {
       require_utf8(text, "the line");
       Session& session = now_.session;
+      require_may_fit(session.model().tokenizer(), text.size(), session.context());
       const auto ids = encode_prompt(session.model(), text, now_.bos);
       ProgressBar bar("reading", "tokens", false);
       const auto shown = [](std::string_view piece) { write_out(piece); };

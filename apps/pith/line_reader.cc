@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "interrupt.h"
+#include "pith/error.h"
+#include "pith/tokenizer.h"
 #include "resumed.h"
 
 #ifdef PITH_LIBEDIT
@@ -209,14 +211,15 @@ std::optional<std::string> LineReader::read_line(const char* prompt) {
 
 // read() is used because a buffered reader would restart after a signal.
 std::optional<std::string> LineReader::read_plain_line() {
-  for (;;) {
-    if (const size_t end = buffer_.find('\n'); end != std::string::npos) {
+  for (size_t seen = 0;;) {  // a long line is searched once
+    if (const size_t end = buffer_.find('\n', seen); end != std::string::npos) {
       std::string line = buffer_.substr(0, end);
       buffer_.erase(0, end + 1);
       if (line.ends_with('\r')) line.pop_back();
       return line;
     }
-    char piece[4096];
+    seen = buffer_.size();
+    char piece[65536];
     if (!wait_for_input(STDIN_FILENO)) return std::nullopt;
     if (resumed()) continue;
     const ssize_t n = ::read(STDIN_FILENO, piece, sizeof piece);
@@ -226,6 +229,10 @@ std::optional<std::string> LineReader::read_plain_line() {
       return std::exchange(buffer_, {});
     }
     buffer_.append(piece, static_cast<size_t>(n));
+    if (buffer_.size() > Tokenizer::kMaxTextBytes)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("a line has more than {} bytes; send shorter ones, or a file with -f",
+                              Tokenizer::kMaxTextBytes));
   }
 }
 

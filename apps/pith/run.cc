@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 
 #include "args.h"
 #include "chat_options.h"
@@ -20,6 +22,7 @@
 #include "interrupt.h"
 #include "pith/error.h"
 #include "pith/saved.h"
+#include "pith/tokenizer.h"
 #include "pith_tools/choose.h"
 #include "pith_tools/dialogue.h"
 #include "prompt_cache.h"
@@ -100,7 +103,8 @@ std::string prompt_of(const RunOptions& o) {
 
 /// Tokens of one message in its template.
 size_t message_tokens(const Model& model, const ChatTemplate& chosen, const RunOptions& o,
-                      const std::string& text) {
+                      const std::string& text, size_t context) {
+  require_may_fit(model.tokenizer(), text.size(), context);
   Json messages = Json::array();
   if (o.chat_options.system_given)
     messages.push_back({{"role", "system"}, {"content", o.chat_options.system}});
@@ -108,31 +112,41 @@ size_t message_tokens(const Model& model, const ChatTemplate& chosen, const RunO
   ChatRequest request;
   request.messages = messages.dump();
   request.variables = o.chat_options.variables;
-  return chosen.encode(model.tokenizer(), request).size();
+  return chosen.encode(model.tokenizer(), request, context).size();
 }
 
-/// Shows an answer and the progress towards it.
+/// Shows a prompt once it is accepted, an answer, and the progress towards it.
 class Shown {
  public:
-  explicit Shown(const RunOptions& o)
-      : json_(o.engine.json), bar_("reading the prompt", "tokens", o.engine.json || o.quiet) {}
-  std::function<void(std::string_view)> text() const {
-    return [json = json_](std::string_view piece) {
-      if (!json) write_out(piece);
+  explicit Shown(const RunOptions& o, std::string prompt = "")
+      : json_(o.engine.json),
+        prompt_(std::move(prompt)),
+        bar_("reading the prompt", "tokens", o.engine.json || o.quiet) {}
+  std::function<void(std::string_view)> text() {
+    return [this](std::string_view piece) {
+      show_prompt();
+      if (!json_) write_out(piece);
     };
   }
   /// The bar must be gone before the first word of the answer.
   Progress progress() {
     return [this](size_t done, size_t total) {
+      show_prompt();
       const bool go_on = bar_.update(done, total);
       if (done >= total) bar_.finish();
       return go_on;
     };
   }
-  void finish() { bar_.finish(); }
+  void finish() {
+    show_prompt();
+    bar_.finish();
+  }
 
  private:
+  void show_prompt() { write_out(std::exchange(prompt_, "")); }
+
   bool json_;
+  std::string prompt_;
   ProgressBar bar_;
 };
 
@@ -154,14 +168,15 @@ int complete(const std::shared_ptr<const Model>& model, StandaloneOptions option
              const RunOptions& o, const std::string& text) {
   // A prompt that continues a session is not the beginning of a text.
   const int bos = o.load.empty() ? o.bos : std::max(o.bos, 0);
+  if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
+  require_may_fit(model->tokenizer(), text.size(), options.context);
   const std::vector<int32_t> ids =
       text.empty() ? std::vector<int32_t>() : encode_prompt(*model, text, bos);
-  if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
   options.percent_of = read_in_all(ids.size(), o.predict, options.context);
   GenerateOptions generation = generate_options(o);
   set_form(o.schema, *model, generation);
   if (!o.load.empty()) take_percent_of(options, read_saved(o.load));
-  Shown shown(o);
+  Shown shown(o, o.hide_prompt || o.engine.json ? "" : text);
   CachedPrompt begun =
       o.cache.empty()
           ? CachedPrompt{o.load.empty() ? Session(model, options)
@@ -169,7 +184,6 @@ int complete(const std::shared_ptr<const Model>& model, StandaloneOptions option
                          {}}
           : read_with_cache(model, options, o.cache, ids, generation.cancel, shown.progress());
   Session& session = begun.session;
-  if (!o.hide_prompt && !o.engine.json) write_out(text);
   GenerateResult result = begun.read;
   if (result.reason != StopReason::kCancelled) {
     const std::span<const int32_t> rest(ids.data(), o.cache.empty() ? ids.size() : 0);
@@ -190,8 +204,8 @@ int answer_message(const std::shared_ptr<const Model>& model, StandaloneOptions 
   ChatTemplate chosen = choose_template(o.engine.model, model->tokenizer(), o.chat_options);
   if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
   if (o.load.empty())
-    options.percent_of =
-        read_in_all(message_tokens(*model, chosen, o, text), o.predict, options.context);
+    options.percent_of = read_in_all(message_tokens(*model, chosen, o, text, options.context),
+                                     o.predict, options.context);
   DialogueSetup setup{system_of(o.chat_options), o.chat_options.variables, "", generate_options(o)};
   end_turns(chosen, chosen.turn_end(model->tokenizer()), setup.generate);
   set_form(o.schema, *model, setup.generate);

@@ -66,9 +66,12 @@ class ChatTemplate {
   std::vector<ChatRun> render(const ChatRequest& request) const;
   /// The rendered conversation as ids. The token that begins a text is added if the tokenizer adds
   /// one and the template did not.
-  std::vector<int32_t> encode(const Tokenizer& tokenizer, const ChatRequest& request) const;
-  /// Ids of runs, with nothing added in front.
-  static std::vector<int32_t> encode(const Tokenizer& tokenizer, const std::vector<ChatRun>& runs);
+  /// Throws as require_may_fit() does for what is rendered.
+  std::vector<int32_t> encode(const Tokenizer& tokenizer, const ChatRequest& request,
+                              size_t context = SIZE_MAX) const;
+  /// Ids of runs, with nothing added in front. Throws as require_may_fit() does.
+  static std::vector<int32_t> encode(const Tokenizer& tokenizer, const std::vector<ChatRun>& runs,
+                                     size_t context = SIZE_MAX);
   /// The tokens or text that the template writes after an answer; empty if unknown.
   ChatTurnEnd turn_end(const Tokenizer& tokenizer) const;
 

@@ -37,6 +37,9 @@ class Tokenizer {
   /// Throws kInvalidArgument as decode() does.
   virtual std::string piece(int32_t id) const = 0;
 
+  /// Bytes of the longest token's text; 1 at least.
+  virtual size_t longest_piece() const = 0;
+
   /// Number of ids, added tokens included. A model's logits may have more columns (padding).
   virtual int32_t vocab_size() const = 0;
 
@@ -62,6 +65,11 @@ class Tokenizer {
   /// Longest text of one encode(), so that offsets fit into 32 bits.
   static constexpr size_t kMaxTextBytes = size_t{1} << 28;
 };
+
+/// Throws kContextFull if a text of so many bytes has more than `context` tokens whatever it says,
+/// so that it need not be tokenized to be refused. A token counts as longest_piece() bytes; bytes
+/// that a tokenizer leaves out count too.
+void require_may_fit(const Tokenizer& tokenizer, size_t bytes, size_t context);
 
 /// Loads a GGUF file's tokenizer, or folder/tokenizer.json, or folder/tokenizer.model, with the
 /// special tokens of tokenizer_config.json, special_tokens_map.json, added_tokens.json,

@@ -183,7 +183,7 @@ std::vector<ChatRun> ChatTemplate::render(const ChatRequest& request) const {
 }
 
 std::vector<int32_t> ChatTemplate::encode(const Tokenizer& tokenizer,
-                                          const std::vector<ChatRun>& runs) {
+                                          const std::vector<ChatRun>& runs, size_t context) {
   std::string text;
   std::vector<TextSpan> trusted;
   for (const ChatRun& run : runs) {
@@ -191,12 +191,13 @@ std::vector<int32_t> ChatTemplate::encode(const Tokenizer& tokenizer,
     text += run.text;
     if (run.from_template) trusted.push_back({begin, text.size()});
   }
+  require_may_fit(tokenizer, text.size(), context);
   return encode_within(tokenizer, text, trusted);
 }
 
-std::vector<int32_t> ChatTemplate::encode(const Tokenizer& tokenizer,
-                                          const ChatRequest& request) const {
-  std::vector<int32_t> ids = encode(tokenizer, render(request));
+std::vector<int32_t> ChatTemplate::encode(const Tokenizer& tokenizer, const ChatRequest& request,
+                                          size_t context) const {
+  std::vector<int32_t> ids = encode(tokenizer, render(request), context);
   const bool there = !ids.empty() && ids.front() == tokenizer.bos();
   if (tokenizer.add_bos() && !there) ids.insert(ids.begin(), tokenizer.bos());
   return ids;

@@ -151,6 +151,7 @@ class FamilyTokenizer final : public Tokenizer {
   std::string piece(int32_t id) const override {
     return id < 256 ? std::string(1, static_cast<char>(id)) : std::string(kWords[id - 256]);
   }
+  size_t longest_piece() const override { return 1; }
   int32_t vocab_size() const override { return 256 + static_cast<int32_t>(std::size(kWords)); }
   int32_t bos() const override { return 256; }
   const std::vector<int32_t>& eos_ids() const override { return eos_; }

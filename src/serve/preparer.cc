@@ -82,7 +82,7 @@ std::vector<int32_t> Preparer::encode(const Call& call, size_t messages, bool to
   request.tools = call.tools;
   request.variables = call.variables;
   request.add_generation_prompt = to_answer;
-  return chat_->encode(tokenizer(), request);
+  return chat_->encode(tokenizer(), request, context_);
 }
 
 const Call& Preparer::for_template(const Call& call, Call& room) const {
@@ -234,11 +234,11 @@ std::vector<std::shared_ptr<Task>> Preparer::tasks(const Call& call, const std::
     auto task = common(call, who);
     task->prompt = prompt.ids;
     if (!prompt.tokenised) {
-      if (prompt.text.size() > 16 * context_)
-        throw Refusal(400, "context_length_exceeded",
-                      fmt::format("the prompt has {} bytes; the context is {} tokens",
-                                  prompt.text.size(), context_),
-                      "prompt");
+      try {
+        require_may_fit(tokenizer(), prompt.text.size() + prompt.suffix.size(), context_);
+      } catch (const Error& error) {
+        throw Refusal(400, "context_length_exceeded", error.what(), "prompt");
+      }
       task->prompt = prompt.suffix.empty() ? tokenizer().encode(prompt.text) : between(prompt);
       if (tokenizer().add_bos()) task->prompt.insert(task->prompt.begin(), tokenizer().bos());
     }

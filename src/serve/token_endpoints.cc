@@ -20,7 +20,9 @@ Json piece_json(const std::string& piece) {
 void TokenEndpoints::tokenize(Visit& v) {
   const Json body = parse_object(v.request.body);
   Fields f(body);
-  const auto content = f.text("content", 16 * preparer_.context() + 4096);
+  // As much as a prompt may have: whoever asks more often works for it.
+  const auto content =
+      f.text("content", preparer_.tokenizer().longest_piece() * preparer_.context());
   if (!content) throw wrong("content", "is missing");
   const bool special = f.boolean("parse_special").value_or(true);
   const Tokenizer& tokenizer = preparer_.tokenizer();

@@ -351,6 +351,30 @@ TEST(TokenizerSpeed, LongTextsAndLongWordsAreNotQuadratic) {
   }
 }
 
+TEST(Tokenizer, TextsThatNoTokensCanHoldAreRefusedByTheirBytes) {
+  for (const char* name : {"llama3", "qwen2", "gpt2", "llama2", "llama2_json"}) {
+    const auto tokenizer = load_tokenizer(kData / name);
+    size_t longest = 0;
+    for (int32_t id = 0; id < tokenizer->vocab_size(); ++id)
+      longest = std::max(longest, tokenizer->piece(id).size());
+    EXPECT_EQ(tokenizer->longest_piece(), longest) << name;
+    require_may_fit(*tokenizer, 0, 0);
+    require_may_fit(*tokenizer, 7 * longest, 7);
+    require_may_fit(*tokenizer, SIZE_MAX, SIZE_MAX);
+    for (const auto& [bytes, context] : {std::pair(7 * longest + 1, size_t{7}),
+                                         std::pair(size_t{1}, size_t{0}),
+                                         {SIZE_MAX, 1000}}) {
+      try {
+        require_may_fit(*tokenizer, bytes, context);
+        ADD_FAILURE() << name << ": " << bytes << " in " << context;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kContextFull);
+        EXPECT_NE(std::string(error.what()).find(std::to_string(bytes)), std::string::npos);
+      }
+    }
+  }
+}
+
 TEST(Tokenizer, ServesManyThreads) {
   const auto tokenizer = load_tokenizer(kData / "llama3");
   std::mt19937 random(5);

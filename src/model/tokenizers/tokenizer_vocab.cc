@@ -183,6 +183,7 @@ void VocabTokenizer::set(Entry& entry, std::string_view bytes, bool special) {
   if (bytes.empty()) return;
   entry.piece = static_cast<int32_t>(pieces_.size());
   pieces_.add(bytes);
+  longest_ = std::max(longest_, bytes.size());
 }
 
 void VocabTokenizer::settle(const TokenizerConfig& config, int32_t bos, int32_t eos, bool add_bos) {
@@ -231,6 +232,15 @@ void VocabTokenizer::check_text(std::string_view text, std::span<const TextSpan>
               fmt::format("a text of {} bytes is too long to tokenize at once; the limit is {}: "
                           "encode it in parts",
                           text.size(), kMaxTextBytes));
+}
+
+void require_may_fit(const Tokenizer& tokenizer, size_t bytes, size_t context) {
+  const size_t longest = tokenizer.longest_piece();
+  if (bytes / longest + (bytes % longest != 0 ? 1 : 0) <= context) return;
+  throw Error(ErrorCode::kContextFull,
+              fmt::format("a text of {} bytes is more than the context of {} tokens can hold, of "
+                          "which the longest has {} bytes; raise it (-c) or shorten the text",
+                          bytes, context, longest));
 }
 
 std::string VocabTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

@@ -61,6 +61,7 @@ class VocabTokenizer : public Tokenizer {
                                              std::span<const TextSpan> trusted) const = 0;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
   std::string piece(int32_t id) const override { return std::string(bytes_of(entry(id))); }
+  size_t longest_piece() const override { return longest_; }
   int32_t vocab_size() const override { return static_cast<int32_t>(entries_.size()); }
   int32_t bos() const override { return bos_; }
   const std::vector<int32_t>& eos_ids() const override { return eos_; }
@@ -102,6 +103,7 @@ class VocabTokenizer : public Tokenizer {
 
   std::vector<Entry> entries_;  // [vocab_size]
   PackedStrings pieces_;
+  size_t longest_ = 1;
   int32_t bos_ = -1;
   std::vector<int32_t> eos_;
   bool add_bos_ = false;

@@ -117,7 +117,7 @@ void Dialogue::load(Json messages) {
 /// tokenized; or the template has changed its mind about the past, and all is read again.
 std::vector<int32_t> Dialogue::prompt_for(const std::vector<ChatRun>& runs, bool& read_again) {
   const Tokenizer& tokenizer = model_->tokenizer();
-  std::vector<int32_t> ids = ChatTemplate::encode(tokenizer, runs);
+  std::vector<int32_t> ids = ChatTemplate::encode(tokenizer, runs, session_.context());
   if (tokenizer.add_bos() && (ids.empty() || ids.front() != tokenizer.bos()))
     ids.insert(ids.begin(), tokenizer.bos());
   const std::span<const int32_t> held = session_.token_ids();
@@ -151,6 +151,8 @@ Dialogue::Answer Dialogue::answer(const std::string& text,
 }
 
 Dialogue::Asked Dialogue::ask(const std::string& text) {
+  // Before it is rendered, which takes longer than to tokenize it.
+  require_may_fit(model_->tokenizer(), text.size(), session_.context());
   messages_.push_back({{"role", "user"}, {"content", text}});
   asked_at_ = session_.tokens();
   try {
