@@ -15,7 +15,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from serve.harness import MODEL, ROOT, SKIPPED  # noqa: E402
-from serve_cluster_test import POLICY, Proxied, free_port, talks_of, undisturbed  # noqa: E402
+from serve_cluster_test import POLICY, TALKS, Proxied, free_port, talks_of, undisturbed  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "tools/serve"))
 import ray_app  # noqa: E402
@@ -72,7 +72,7 @@ class Application(Proxied, unittest.TestCase):
     def test_conversations_outlive_replicas_that_reserved_memory_called(self):
         self.begin()
         self.assertEqual(len(self.wait_for_replicas(1)), 1)
-        talks = talks_of(9)
+        talks = talks_of(TALKS)
         self.all_ask(talks, 0)
         stop = threading.Event()
         load = [threading.Thread(target=self.write_on, args=[stop]) for _ in range(8)]

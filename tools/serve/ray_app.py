@@ -8,6 +8,7 @@ header X-Session-ID names (Ray's consistent hash). There are as many replicas as
 that running answers have reserved (pith_reserved_bytes of pith_budget_bytes) at --share on average. Where a
 replica ends, or others begin, conversations move as files in FOLDER and nothing is read again: a replica
 that ends writes them (--autosave, --take-over), and one that stays gives them to whom a request reached.
+One whose memory stays full for seconds cannot; what it has is read again.
 
 FOLDER must be one that all machines of the Ray cluster see; between machines conversations move at a
 replica's end alone. On standard input: `state` prints replicas and their servers' figures as a line of JSON;
@@ -27,6 +28,7 @@ import socket
 import sys
 import tempfile
 
+RETRIES, PAUSE = 50, 0.1  # of a conversation's move, seconds
 HERE = pathlib.Path(__file__).resolve().parent
 HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "host", "content-length"}
 
@@ -135,12 +137,17 @@ class Pith:
         return StreamingResponse(rest(), reply.status, {k: v for k, v in reply.headers.items() if k.lower() not in HOP})
 
     async def ask(self, method, url, path, headers, body=None):
-        """(status, answer); None for a server that is gone."""
-        try:
-            async with self.open().request(method, url + path, headers=headers, json=body) as reply:
-                return reply.status, json.loads(await reply.read() or b"null")
-        except (OSError, ValueError, self.aiohttp.ClientError):
-            return None, None
+        """(status, answer); None for a server that is gone. Asks again while memory or a conversation is in use."""
+        for _ in range(RETRIES):
+            try:
+                async with self.open().request(method, url + path, headers=headers, json=body) as reply:
+                    found = reply.status, json.loads(await reply.read() or b"null")
+            except (OSError, ValueError, self.aiohttp.ClientError):
+                return None, None
+            if found[0] not in (409, 503):
+                break
+            await asyncio.sleep(PAUSE)
+        return found
 
     async def fetch(self, name, headers, body):
         """Moves a conversation here that another live server of this machine has."""
