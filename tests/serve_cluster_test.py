@@ -15,7 +15,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from serve.harness import MODEL, ROOT, Server, words  # noqa: E402
+from serve.harness import MODEL, ROOT, Server  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "tools/serve"))
 import cluster  # noqa: E402

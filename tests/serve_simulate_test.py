@@ -12,6 +12,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools/serve"))
+import measure  # noqa: E402
 import simulate  # noqa: E402
 from replica import Times  # noqa: E402
 
@@ -59,6 +60,29 @@ class Queue(unittest.TestCase):
         # The first's pass and the second's chunk end at 3, then passes of two take 1.5 each.
         found, _ = tokens([talk(0, (8, 4, 0)), talk(STEP / 2, (8, 3, 0), session="b")])
         self.assertEqual(found, [[1, 2, 4.5, 6], [3, 4.5, 6]])
+
+    def test_a_chunk_takes_some_time_by_itself(self):
+        self.assertEqual(tokens([talk(0, (12, 2, 0))], read=STEP / 2)[0], [[2.5, 3.5]])  # 1.5 and 1, then a pass
+
+    def test_passes_vary_as_they_were_measured(self):
+        (found,), _ = tokens([talk(0, (8, 1001, 0))], spread=[0.5, 1.5])
+        gaps = [b - a for a, b in zip(found, found[1:])]
+        self.assertEqual(set(gaps), {0.5, 1.5})
+        self.assertLess(abs(sum(gaps) / len(gaps) - 1), 4 * 0.5 / 1000 ** 0.5)  # 4 standard errors
+
+    def test_servers_of_one_machine_share_its_cores(self):
+        talks = [talk(0, (8, 3, 0), replica=0), talk(STEP / 2, (8, 1, 0), session="b", replica=1)]
+        # From 0.5 on both work at half speed: a chunk's second half ends at 1.5, the other one's at 2.5.
+        half = {1: 1.0, 2: 0.5}
+        self.assertEqual(tokens(talks, 2, machine=2, speeds=half)[0], [[1.5, 3, 4], [2.5]])
+        self.assertEqual(tokens(talks, 2, machine=1, speeds=half)[0], [[1, 2, 3], [1.5]])
+        self.assertEqual(tokens(talks, 2, machine=2, speeds={1: 1.0, 2: 1.0})[0], [[1, 2, 3], [1.5]])
+        # A machine of three that share what two have, and the fourth on its own: half as fast, and as ever.
+        four = [talk(0, (8, 2, 0), session=f"s{i}", replica=i) for i in range(4)]
+        self.assertEqual(tokens(four, 4, machine=3, speeds={1: 1.0, 2: 0.75})[0], [[2, 4]] * 3 + [[1, 2]])
+        for speeds in ({}, {2: 1.0}, {1: 1.0, 3: 0.5}):
+            with self.assertRaises(ValueError):
+                times(speeds=speeds)
 
     def test_a_short_prompt_passes_a_long_one(self):
         found, _ = tokens([talk(0, (80, 1, 0)), talk(0, (8, 1, 0), session="b")])
@@ -119,6 +143,10 @@ class Conversations(unittest.TestCase):
 
 
 class Figures(unittest.TestCase):
+    def test_the_nearest_line(self):
+        self.assertEqual(measure.fit([(1, 3), (2, 5), (4, 9)]), (1, 2))
+        self.assertEqual(measure.fit([(1, 1), (2, 3)]), (0, 1.4))  # not below 0 at 0
+
     def test_what_is_said(self):
         found = simulate.play(times(), [talk(0, (16, 3, 0))], 1, LIMITS)
         self.assertEqual((found["answers"], found["seconds_in_all"], found["tokens_per_second"]),

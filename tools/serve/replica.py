@@ -9,6 +9,7 @@ longer one, four times at most.
 
 import collections
 import dataclasses
+import random
 
 MOST_PASSED = 4  # kMostPassed of src/serve/passes.cc
 
@@ -18,6 +19,7 @@ class Times:
     """What a measured server needs; bytes and seconds."""
     passes: dict  # {sessions: seconds of a pass}
     token: float  # of reading a prompt
+    read: float = 0.0  # that a chunk takes beside its tokens
     chunk: int = 512  # tokens
     overhead: float = 0.0  # between a client and the scheduler, a request
     memory: float = float("inf")  # of caches
@@ -28,11 +30,17 @@ class Times:
     queue: int = 256
     queue_seconds: float = 60.0
     prefill_share: float = 0.5
+    spread: tuple = (1.0,)  # of passes: what they took as shares of the mean, all as likely
+    machine: int = 1  # servers on one
+    speeds: dict = dataclasses.field(default_factory=lambda: {1: 1.0})  # of each of so many that work at once
 
     def __post_init__(self):
         self.passes = {int(rows): seconds for rows, seconds in self.passes.items()}
         if not self.passes or min(self.passes) < 1:
             raise ValueError("passes: no pass of one session or more was measured")
+        self.speeds = {int(servers): speed for servers, speed in self.speeds.items()}
+        if self.machine < 1 or not self.speeds or list(self.speeds) != list(range(1, len(self.speeds) + 1)):
+            raise ValueError("machine and speeds: of 1 server and more, each")
 
     def of_pass(self, rows):
         """Between those that were measured on a line; beyond them by the last ones' slope, never less."""
@@ -45,6 +53,14 @@ class Times:
         a, b = known[above - 1], known[above]
         slope = (self.passes[b] - self.passes[a]) / (b - a)
         return max(self.passes[a] + slope * (rows - a), min(self.passes[a], self.passes[b]))
+
+    def of_chunk(self, tokens):
+        return self.read + tokens * self.token
+
+    def speed(self, servers):
+        """Beyond those that were measured they share what the most of them had."""
+        known = min(servers, max(self.speeds))
+        return self.speeds[known] * known / servers
 
     def bytes(self, tokens):
         return self.fixed_bytes + self.token_bytes * tokens
@@ -75,13 +91,16 @@ class Answer:
 
 
 class Replica:
-    def __init__(self, times):
-        self.times = times
+    PASS, CHUNK = "pass", "chunk"
+
+    def __init__(self, times, machine, number=0):
+        self.times, self.machine, self.draws = times, machine, random.Random(number)
+        self.part = self.chosen = None  # what it does, and whose prompt is read
+        self.stepping = False
         self.waiting, self.reading, self.writing = collections.deque(), [], []
         self.idle = collections.OrderedDict()  # talk: tokens; least recently used first
         self.shared = set()  # beginnings that are kept
         self.owed = self.reserved = 0.0
-        self.stepping = False
         self.most_held = self.most_reserved = self.dropped = 0
 
     def submit(self, answer):
@@ -96,19 +115,45 @@ class Replica:
     def busy(self):
         return bool(self.waiting or self.reading or self.writing)
 
-    def step(self, now):
-        """The scheduler's loop once. (when it ends, answers that ended or were refused)."""
-        over = self.drop_late(now)
-        self.admit(now)
-        at = now
-        if self.writing:
-            took = self.times.of_pass(len(self.writing))
-            at += took
+    def begin(self, now):
+        """The scheduler's loop goes on. (Seconds of its next part on free cores, requests that waited too long.)
+
+        Its parts are a pass, where any answer is written, then a chunk of one prompt. None: it begins anew.
+        """
+        over = []
+        if self.part is None:
+            over = self.drop_late(now)
+            self.admit(now)
+            self.part = self.PASS
+            if self.writing:
+                return self.times.of_pass(len(self.writing)) * self.draws.choice(self.times.spread), over
+        self.part = self.CHUNK
+        if not self.writing:
+            self.owed = 0.0
+        if not self.reading or self.owed > 0:
+            self.part = None
+            return None, over
+        self.chosen = self.next_to_read()
+        return self.times.of_chunk(min(self.times.chunk, self.chosen.left)), over
+
+    def finish(self, at, took):
+        """The part that began ends now and took so long by the clock; answers that ended with it."""
+        if self.part == self.PASS:
             self.owed -= took
             for answer in self.writing:
                 answer.tokens.append(at)
-            over += self.take_ended(at)
-        return self.read_chunk(at, over), over
+            return self.take_ended(at)
+        self.part = None
+        answer = self.chosen
+        self.owed = took * (1 - self.times.prefill_share) / self.times.prefill_share
+        answer.left -= min(self.times.chunk, answer.left)
+        if answer.left:
+            return []
+        self.reading.remove(answer)
+        self.writing.append(answer)
+        self.shared.add(answer.talk.shared[0])
+        answer.tokens.append(at)
+        return self.take_ended(at)
 
     def drop_late(self, now):
         late = [a for a in self.waiting if now - a.sent - self.times.overhead > self.times.queue_seconds]
@@ -164,26 +209,6 @@ class Replica:
         first.passed += 1
         return quick
 
-    def read_chunk(self, at, over):
-        if not self.writing:
-            self.owed = 0.0
-        if not self.reading or self.owed > 0:
-            return at
-        t = self.times
-        answer = self.next_to_read()
-        tokens = min(t.chunk, answer.left)
-        took = tokens * t.token
-        at += took
-        self.owed = took * (1 - t.prefill_share) / t.prefill_share
-        answer.left -= tokens
-        if answer.left == 0:
-            self.reading.remove(answer)
-            self.writing.append(answer)
-            self.shared.add(answer.talk.shared[0])
-            answer.tokens.append(at)
-            over += self.take_ended(at)
-        return at
-
     def take_ended(self, at):
         ended = [a for a in self.writing if len(a.tokens) >= a.most]
         for answer in ended:
@@ -197,3 +222,33 @@ class Replica:
     def note(self):
         self.most_held = max(self.most_held, len(self.reading) + len(self.writing) + len(self.idle))
         self.most_reserved = max(self.most_reserved, self.reserved)
+
+
+class Machine:
+    """Servers that share cores: the more of them work, the slower each one's part of a step goes on."""
+
+    def __init__(self, times):
+        self.times, self.left, self.at = times, {}, 0.0  # {server: [seconds on free cores, when it began]}
+        self.changes = 0
+
+    def go_to(self, at):
+        done = (at - self.at) * self.times.speed(len(self.left)) if self.left else 0.0
+        self.at = at
+        for work in self.left.values():
+            work[0] -= done
+
+    def put(self, replica, work, at):
+        self.go_to(at)
+        self.left[replica] = [work, at]
+        self.changes += 1
+
+    def take(self, replica, at):
+        """What its part took by the clock."""
+        self.go_to(at)
+        self.changes += 1
+        return at - self.left.pop(replica)[1]
+
+    def next(self):
+        """(when, server) of the part that ends first, if none begins before."""
+        replica = min(self.left, key=lambda r: self.left[r][0])
+        return self.at + max(0.0, self.left[replica][0]) / self.times.speed(len(self.left)), replica
