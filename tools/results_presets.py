@@ -26,10 +26,16 @@ def facts_found(scores, model, policy, length):
     """A share, or None where tasks were left out."""
     if (model, "facts", length, policy) in scores:
         return scores[model, "facts", length, policy]
-    singles = [score for task in SINGLE_FACTS
-               for (name, what, _, whose), score in scores.items()
-               if (name, what, whose) == (model, task, policy)]
-    return sum(singles) / len(singles) if len(singles) == len(SINGLE_FACTS) else None
+    singles = {}
+    for (name, what, tokens, whose), score in scores.items():
+        if (name, whose) == (model, policy) and what in SINGLE_FACTS:
+            singles.setdefault(tokens, []).append(score)
+    whole = [tokens for tokens, found in singles.items() if len(found) == len(SINGLE_FACTS)]
+    if not whole:
+        return None
+    # The longest contexts that are no longer than the text.
+    found = singles[max((tokens for tokens in whole if tokens <= length), default=min(whole))]
+    return sum(found) / len(found)
 
 
 def presets(lines, own=False):
