@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-RESERVED = 5  # CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+RESERVED, USED = 5, 7  # CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, _USED_MEM_CURRENT
 
 
 def _asked(status, what):
@@ -14,8 +14,8 @@ def _asked(status, what):
         raise RuntimeError(f"the driver's {what} failed with {status}")
 
 
-def pool_bytes():
-    """Of the driver's pool, after all work is done and unused blocks are given back."""
+def _of_pool(attribute):
+    """After all work is done and unused blocks are given back."""
     gc.collect()
     torch.cuda.synchronize()
     driver = ctypes.CDLL("libcuda.so.1")
@@ -23,8 +23,18 @@ def pool_bytes():
     _asked(driver.cuDeviceGet(ctypes.byref(device), torch.cuda.current_device()), "cuDeviceGet")
     _asked(driver.cuDeviceGetDefaultMemPool(ctypes.byref(pool), device), "cuDeviceGetDefaultMemPool")
     _asked(driver.cuMemPoolTrimTo(pool, ctypes.c_size_t(0)), "cuMemPoolTrimTo")
-    _asked(driver.cuMemPoolGetAttribute(pool, RESERVED, ctypes.byref(held)), "cuMemPoolGetAttribute")
+    _asked(driver.cuMemPoolGetAttribute(pool, attribute, ctypes.byref(held)), "cuMemPoolGetAttribute")
     return held.value
+
+
+def pool_bytes():
+    """Of the driver's pool: whole blocks of 32 MB, in which rows leave gaps."""
+    return _of_pool(RESERVED)
+
+
+def used_bytes():
+    """What lies in those blocks."""
+    return _of_pool(USED)
 
 
 def process_bytes():
