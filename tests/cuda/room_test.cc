@@ -129,7 +129,7 @@ TEST(CudaRoom, ScratchDoesNotGrowWithAllThatMayJoin) {
       RandomModelFolder({.layers = 16, .hidden = 64, .inner = 64, .vocab = 61}).load();
   const auto engine = std::make_shared<Engine>(many, o);
   const Session session(engine, with_policy("express(s=25%,heavy=25%)+int4", 8000));
-  EXPECT_LT(session.room(7000), size_t{260} << 20);  // 128 of rows that codes give back
+  EXPECT_LT(session.room(7000), size_t{400} << 20);  // 738 MB if all were split at once
 }
 
 TEST(CudaRoom, GoesWithTheSessionAndIsNotAForks) {
