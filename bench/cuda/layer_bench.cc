@@ -71,9 +71,9 @@ void place(Bench& b, const RowTarget& to, const DeviceArray<uint16_t>& rows, siz
 
 /// Rows of a chunk into the cache, which attends with the first of them as queries.
 void append(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows, float* out) {
-  place(b, cache.begin_chunk(0, kChunk), rows);
-  cache.attend_chunk(0, out, DType::kF32, rows.data(), kChunk);
-  cache.end_chunk(0, kChunk);
+  place(b, cache.chunks().begin_chunk(0, kChunk), rows);
+  cache.chunks().attend_chunk(0, out, DType::kF32, rows.data(), kChunk);
+  cache.chunks().end_chunk(0, kChunk);
 }
 
 /// Of one call, on the host's clock: plans of steps are its work too.
@@ -99,22 +99,22 @@ void token(Bench& b, const char* policy, int64_t window) {
   const auto append_chunk = [&] { append(b, cache, rows, out.data()); };
   for (int n = 0; n < kChunks / 2; ++n) append_chunk();
   const double chunk_us = wall_us(b, kChunks / 2, append_chunk);
-  cache.end_prefill();
-  const DecodeScratch scratch(memory, cache.token_shape(), b.stream);
+  cache.chunks().end_prefill();
+  const DecodeScratch scratch(memory, cache.steps().token_shape(), b.stream);
   const auto attend = [&] {
-    cache.attend_token(0, cache.token_place(0, out.data(), rows.data()), scratch);
+    cache.steps().attend_token(0, cache.steps().token_place(0, out.data(), rows.data()), scratch);
   };
   const auto step = [&] {
-    cache.begin_token();
-    upload_all(cache.token_uploads(), b.stream);
+    cache.steps().begin_token();
+    upload_all(cache.steps().token_uploads(), b.stream);
     attend();
     check(cudaStreamSynchronize(b.stream), "a step");  // what it uploads is written anew
-    cache.end_token();
+    cache.steps().end_token();
   };
   for (int i = 0; i < 64; ++i) step();
   const double step_us = wall_us(b, 256, step);
-  cache.begin_token();
-  upload_all(cache.token_uploads(), b.stream);
+  cache.steps().begin_token();
+  upload_all(cache.steps().token_uploads(), b.stream);
   const double us = time_us(b.stream, 10, [&](int) { attend(); });
   const Ledger ledger = cache.ledger();
   fmt::print(
@@ -147,11 +147,11 @@ void prompt(Bench& b, const char* policy, size_t tokens, int dim) {
   const double us = wall_us(b, static_cast<int>(tokens / kChunk), [&] {
     const DeviceArray<uint16_t>& own = rows[chunk++ % rows.size()];
     for (int l = 0; l < kLayers; ++l) {
-      place(b, cache.begin_chunk(l, kChunk), own, static_cast<size_t>(dim));
+      place(b, cache.chunks().begin_chunk(l, kChunk), own, static_cast<size_t>(dim));
       check(cudaEventRecord(begin[l], b.stream), "event");
-      cache.attend_chunk(l, out.data(), DType::kF16, own.data(), kChunk);
+      cache.chunks().attend_chunk(l, out.data(), DType::kF16, own.data(), kChunk);
       check(cudaEventRecord(end[l], b.stream), "event");
-      cache.end_chunk(l, kChunk);
+      cache.chunks().end_chunk(l, kChunk);
     }
     check(cudaStreamSynchronize(b.stream), "a chunk");
     for (int l = 0; l < kLayers; ++l) {

@@ -31,7 +31,7 @@ double append(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows) {
   const double begin = now_ms();
   const size_t head = kChunk * kDim;
   for (int l = 0; l < kLayers; ++l) {
-    const RowTarget to = cache.begin_chunk(l, kChunk);
+    const RowTarget to = cache.chunks().begin_chunk(l, kChunk);
     const auto side = [&](void* target, size_t from) {
       check(cudaMemcpy2DAsync(
                 static_cast<std::byte*>(target) + static_cast<size_t>(to.row) * kDim * 2,
@@ -41,7 +41,7 @@ double append(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows) {
     };
     side(to.k, 0);
     side(to.v, kHeads * head);
-    cache.end_chunk(l, kChunk);
+    cache.chunks().end_chunk(l, kChunk);
   }
   check(cudaStreamSynchronize(b.stream), "a chunk");
   return now_ms() - begin;
@@ -53,17 +53,17 @@ struct Times {
 
 void decode(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows, Times& times) {
   const DeviceArray<float> out(b.counter, MemoryKind::kScratch, kQueryHeads * kDim, b.stream);
-  const DecodeScratch scratch(b.counter, cache.token_shape(), b.stream);
+  const DecodeScratch scratch(b.counter, cache.steps().token_shape(), b.stream);
   for (int t = 0; t < 32; ++t) {
     const double begin = now_ms();
-    cache.begin_token();
-    upload_all(cache.token_uploads(), b.stream);
-    const bool comparing = cache.comparing();
+    cache.steps().begin_token();
+    upload_all(cache.steps().token_uploads(), b.stream);
+    const bool comparing = cache.steps().comparing();
     for (int l = 0; l < kLayers; ++l) {
-      cache.attend_token(l, cache.token_place(l, out.data(), rows.data()), scratch);
-      if (comparing) cache.compare_token(l, out.data(), rows.data());
+      cache.steps().attend_token(l, cache.steps().token_place(l, out.data(), rows.data()), scratch);
+      if (comparing) cache.steps().compare_token(l, out.data(), rows.data());
     }
-    cache.end_token();
+    cache.steps().end_token();
     check(cudaStreamSynchronize(b.stream), "a token");
     const double end = now_ms();
     if (comparing) cache.attention_errors();
@@ -86,7 +86,7 @@ void measure(Bench& b, const char* policy, size_t rows_before) {
     for (size_t n = 0; n < rows_before; n += kChunk) {
       times->chunk.push_back(append(b, cache, rows));
     }
-    cache.end_prefill();
+    cache.chunks().end_prefill();
     decode(b, cache, rows, *times);
     bytes = memory.bytes(MemoryKind::kProbe);
   }

@@ -37,7 +37,7 @@ class Pair {
         cpu_(context_, shape_of(dim, sliding), Policy::parse(on_cpu), kSeed, &rope_) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
     gpu_ = make_gpu();
-    scratch_ = std::make_unique<DecodeScratch>(device_, gpu_->token_shape(), stream_);
+    scratch_ = std::make_unique<DecodeScratch>(device_, gpu_->steps().token_shape(), stream_);
     for (size_t l = 0; l < kLayers; ++l) {
       const int64_t window = sliding.empty() ? 0 : sliding[l];
       oracles_.emplace_back(OracleShape{kQueryHeads, kKvHeads, dim_, window});
@@ -65,8 +65,8 @@ class Pair {
     for (int l = 0; watched_ && l < kLayers; ++l) note_rows(l);
     for (DeviceCache* cache : {gpu_.get(), saved_.get()}) {
       if (!cache) continue;
-      cache->begin_token();
-      upload_all(cache->token_uploads(), stream_);
+      cache->steps().begin_token();
+      upload_all(cache->steps().token_uploads(), stream_);
       check(cudaStreamSynchronize(stream_), "uploads");
     }
     for (int l = 0; l < kLayers; ++l) {
@@ -77,10 +77,11 @@ class Pair {
     }
     LateWork late;  // of both together
     for (DeviceCache* cache : {gpu_.get(), saved_.get()})
-      if (cache) cache->end_token(late);
-    gpu_->run(late);
+      if (cache) cache->steps().end_token(late);
+    gpu_->steps().run(late);
     for (DeviceCache* cache : {gpu_.get(), saved_.get()})
-      if (cache && tokens_ % 3 != 0) cache->begin_ahead();  // what comes next need not be a token
+      if (cache && tokens_ % 3 != 0)
+        cache->steps().begin_ahead();  // what comes next need not be a token
     ++tokens_;
   }
   /// To be called before the first row: the GPU's caches alone are fed, and nothing is compared but
@@ -88,8 +89,8 @@ class Pair {
   void watch_saved_alone() { watched_ = false; }
   void end_prefill() {
     cpu_.end_prefill();
-    gpu_->end_prefill();
-    if (saved_) saved_->end_prefill();
+    gpu_->chunks().end_prefill();
+    if (saved_) saved_->chunks().end_prefill();
     if (rounded_) rounded_->end_prefill();
   }
   void protect(const std::vector<TokenRange>& ranges) {
@@ -131,13 +132,13 @@ class Pair {
     load_cache(*cache, bytes);
     const auto room = shape_of(static_cast<int>(dim_)).context - cache->tokens();
     for (size_t t = 0; t < std::min<size_t>(room, emulated() ? 4 : 40); ++t) {
-      cache->begin_token();
-      upload_all(cache->token_uploads(), stream_);
+      cache->steps().begin_token();
+      upload_all(cache->steps().token_uploads(), stream_);
       check(cudaStreamSynchronize(stream_), "uploads");
       for (int l = 0; l < kLayers; ++l) step_token(*cache, l, draw(1));
-      cache->end_token();
+      cache->steps().end_token();
     }
-    cache->end_prefill();
+    cache->chunks().end_prefill();
     for (int l = 0; l < kLayers; ++l) cache->rows(l, 0);
     check(cudaStreamSynchronize(stream_), "a cache that was loaded");
   }
@@ -350,17 +351,17 @@ class Pair {
   std::vector<float> step_chunk(DeviceCache& cache, int l, const Numbers& x, size_t tokens) {
     const auto q = to_device(inputs_, x.q);
     DeviceArray<float> out(inputs_, MemoryKind::kScratch, x.q.size(), stream_);
-    write_rows(cache.begin_chunk(l, tokens), x, tokens);
-    cache.attend_chunk(l, out.data(), DType::kF32, q.data(), tokens);
-    cache.end_chunk(l, tokens);
+    write_rows(cache.chunks().begin_chunk(l, tokens), x, tokens);
+    cache.chunks().attend_chunk(l, out.data(), DType::kF32, q.data(), tokens);
+    cache.chunks().end_chunk(l, tokens);
     return on_host(out);
   }
   std::vector<float> step_token(DeviceCache& cache, int l, const Numbers& x) {
     const auto q = to_device(inputs_, x.q);
     DeviceArray<float> out(inputs_, MemoryKind::kScratch, x.q.size(), stream_);
-    write_rows(cache.token_target(l), x, 1);
-    cache.attend_token(l, cache.token_place(l, out.data(), q.data()), *scratch_);
-    if (cache.comparing()) cache.compare_token(l, out.data(), q.data());
+    write_rows(cache.steps().token_target(l), x, 1);
+    cache.steps().attend_token(l, cache.steps().token_place(l, out.data(), q.data()), *scratch_);
+    if (cache.steps().comparing()) cache.steps().compare_token(l, out.data(), q.data());
     return on_host(out);
   }
   void compare_with_saved(const std::vector<float>& got, const std::vector<float>& saved) {

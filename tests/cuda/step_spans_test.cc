@@ -94,19 +94,19 @@ size_t bytes_of_token(const std::string& policy, int heads) {
   DeviceCache cache(memory, shape, Policy::parse(policy), 7, nullptr, {});
   for (int i = 0; i < 3; ++i) {
     for (int l = 0; l < shape.layers; ++l) {
-      const RowTarget rows = cache.begin_chunk(l, 50);
+      const RowTarget rows = cache.chunks().begin_chunk(l, 50);
       for (void* side : {rows.k, rows.v})
         for (size_t g = 0; g < static_cast<size_t>(heads); ++g) {
           const size_t at = g * rows.head_stride + static_cast<size_t>(rows.row) * 64;
           check(cudaMemsetAsync(static_cast<uint16_t*>(side) + at, 0, 50 * 64 * 2, nullptr),
                 "rows");
         }
-      cache.append_chunk(l, 50);
+      cache.chunks().append_chunk(l, 50);
     }
   }
-  cache.begin_token();
+  cache.steps().begin_token();
   size_t bytes = 0;
-  for (const Upload& upload : cache.token_uploads()) bytes += upload.bytes;
+  for (const Upload& upload : cache.steps().token_uploads()) bytes += upload.bytes;
   check(cudaStreamSynchronize(nullptr), "a cache");
   return bytes;
 }

@@ -89,11 +89,11 @@ class CudaLayer final : public LayerBackend {
     if (tokens == 1) {
       step_token(out, q, k, v);
       call.end();
-      cache_->end_token();
+      cache_->steps().end_token();
     } else {
       step_chunk(out, q, k, v, tokens);
       call.end();
-      cache_->end_chunk(site_.layer, tokens);
+      cache_->chunks().end_chunk(site_.layer, tokens);
     }
   }
 
@@ -118,41 +118,41 @@ class CudaLayer final : public LayerBackend {
     attend_together(steps, places);
     call.end();
     cuda::LateWork late;
-    for (const BackendStep& s : steps) of(s).cache_->end_token(late);
-    first.cache_->run(late);
+    for (const BackendStep& s : steps) of(s).cache_->steps().end_token(late);
+    first.cache_->steps().run(late);
   }
 
   void append(const RowsView& k, const RowsView& v, size_t tokens) override {
     check_places({{k.data, "k"}, {v.data, "v"}});
     Call call(runtime_, callers_);
-    const cuda::RowTarget to = cache_->begin_chunk(site_.layer, tokens);
+    const cuda::RowTarget to = cache_->chunks().begin_chunk(site_.layer, tokens);
     cuda::copy_strided(std::array{keys_to(to, k), values_to(to, v)}, tokens, site_.dim, stream());
     call.end();
-    cache_->append_chunk(site_.layer, tokens);
+    cache_->chunks().append_chunk(site_.layer, tokens);
   }
 
   void attend(const RowsOut& out, const RowsView& q, size_t tokens) override {
     check_places({{out.data, "out"}, {q.data, "q"}});
     const Call call(runtime_, callers_);
     if (tokens == 1) {
-      cache_->begin_query();
-      runtime_.uploads.send(cache_->token_uploads(), stream());
+      cache_->steps().begin_query();
+      runtime_.uploads.send(cache_->steps().token_uploads(), stream());
     }
     void* queries = room_for_queries(tokens);
     cuda::copy_strided(std::array{queries_to(queries, q)}, tokens, site_.dim, stream());
     if (tokens == 1) {
       float* to = in_place(out, DType::kF32) ? static_cast<float*>(out.data) : answers(1);
-      cache_->attend_only(site_.layer, cache_->token_place(site_.layer, to, queries),
-                          space_->scratch());
+      cache_->steps().attend_only(
+          site_.layer, cache_->steps().token_place(site_.layer, to, queries), space_->scratch());
       if (to != out.data) hand_out(out, to, 1);
     } else {
-      hand_out(out, cache_->attend_chunk_only(site_.layer, queries, tokens), tokens);
+      hand_out(out, cache_->chunks().attend_chunk_only(site_.layer, queries, tokens), tokens);
     }
   }
 
   void end_prompt() override {
     const Turn turn(runtime_);
-    cache_->end_prefill();
+    cache_->chunks().end_prefill();
     space_->clear();
   }
   void protect(std::span<const TokenRange> ranges) override {
@@ -264,28 +264,29 @@ class CudaLayer final : public LayerBackend {
   }
 
   void step_token(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v) {
-    cache_->begin_token();
-    runtime_.uploads.send(cache_->token_uploads(), stream());
-    const cuda::RowTarget& to = cache_->token_target(site_.layer);
+    cache_->steps().begin_token();
+    runtime_.uploads.send(cache_->steps().token_uploads(), stream());
+    const cuda::RowTarget& to = cache_->steps().token_target(site_.layer);
     void* queries = room_for_queries(1);
     cuda::copy_strided(std::array{queries_to(queries, q), keys_to(to, k), values_to(to, v)}, 1,
                        site_.dim, stream());
     float* found = in_place(out, DType::kF32) ? static_cast<float*>(out.data) : answers(1);
-    cache_->attend_token(site_.layer, cache_->token_place(site_.layer, found, queries),
-                         space_->scratch());
-    if (cache_->comparing()) cache_->compare_token(site_.layer, found, queries);
+    cache_->steps().attend_token(
+        site_.layer, cache_->steps().token_place(site_.layer, found, queries), space_->scratch());
+    if (cache_->steps().comparing()) cache_->steps().compare_token(site_.layer, found, queries);
     if (found != out.data) hand_out(out, found, 1);
   }
 
   void step_chunk(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v,
                   size_t tokens) {
     void* queries = room_for_queries(tokens);
-    const cuda::RowTarget to = cache_->begin_chunk(site_.layer, tokens);
+    const cuda::RowTarget to = cache_->chunks().begin_chunk(site_.layer, tokens);
     cuda::copy_strided(std::array{queries_to(queries, q), keys_to(to, k), values_to(to, v)}, tokens,
                        site_.dim, stream());
     const bool direct = in_place(out, out.dtype);
     void* found = direct ? out.data : answers(tokens);
-    cache_->attend_chunk(site_.layer, found, direct ? out.dtype : DType::kF32, queries, tokens);
+    cache_->chunks().attend_chunk(site_.layer, found, direct ? out.dtype : DType::kF32, queries,
+                                  tokens);
     if (!direct) hand_out(out, static_cast<const float*>(found), tokens);
   }
 
@@ -304,16 +305,16 @@ class CudaLayer final : public LayerBackend {
     for (size_t i = 0; i < n; ++i) {
       const CudaLayer& l = of(steps[i]);
       const LayerStep& given = *steps[i].given;
-      l.cache_->begin_token();
-      std::ranges::copy(l.cache_->token_uploads(), std::back_inserter(uploads));
-      const cuda::RowTarget& to = l.cache_->token_target(l.site_.layer);
+      l.cache_->steps().begin_token();
+      std::ranges::copy(l.cache_->steps().token_uploads(), std::back_inserter(uploads));
+      const cuda::RowTarget& to = l.cache_->steps().token_target(l.site_.layer);
       void* q = queries + 2 * i * width;
       const auto mine = {l.queries_to(q, given.q), l.keys_to(to, given.k),
                          l.values_to(to, given.v)};
       copies.insert(copies.end(), mine);
       float* out = l.in_place(given.out, DType::kF32) ? static_cast<float*>(given.out.data)
                                                       : answers + i * width;
-      places.push_back(l.cache_->token_place(l.site_.layer, out, q));
+      places.push_back(l.cache_->steps().token_place(l.site_.layer, out, q));
     }
     const std::vector<cuda::DecodePlace> by_call = places_by_call(steps, places);
     uploads.push_back(first.space_->upload_of(by_call));
@@ -327,12 +328,12 @@ class CudaLayer final : public LayerBackend {
     const size_t n = steps.size();
     size_t calls = 0;
     for (const BackendStep& s : steps)
-      calls = std::max(calls, of(s).cache_->token_calls(of(s).site_.layer));
+      calls = std::max(calls, of(s).cache_->steps().token_calls(of(s).site_.layer));
     std::vector<cuda::DecodePlace> all(calls * n);
     for (size_t i = 0; i < n; ++i) {
       const CudaLayer& l = of(steps[i]);
-      for (size_t c = 0; c < l.cache_->token_calls(l.site_.layer); ++c)
-        all[c * n + i] = l.cache_->place_of_call(l.site_.layer, c, places[i]);
+      for (size_t c = 0; c < l.cache_->steps().token_calls(l.site_.layer); ++c)
+        all[c * n + i] = l.cache_->steps().place_of_call(l.site_.layer, c, places[i]);
     }
     return all;
   }
@@ -344,9 +345,10 @@ class CudaLayer final : public LayerBackend {
     for (size_t i = 0; i < steps.size(); ++i) {
       const CudaLayer& l = of(steps[i]);
       groups.next_sequence();
-      l.cache_->attend_token(l.site_.layer, places[i], scratch,
-                             {&groups, first.space_->places.data() + i, steps.size()});
-      if (l.cache_->comparing()) l.cache_->compare_token(l.site_.layer, places[i].out, places[i].q);
+      l.cache_->steps().attend_token(l.site_.layer, places[i], scratch,
+                                     {&groups, first.space_->places.data() + i, steps.size()});
+      if (l.cache_->steps().comparing())
+        l.cache_->steps().compare_token(l.site_.layer, places[i].out, places[i].q);
     }
     cuda::DecodeGroups::run(groups.take(), first.stream());
     std::vector<cuda::StridedCopy> copies;

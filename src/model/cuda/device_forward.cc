@@ -58,10 +58,11 @@ void DeviceForward::attention_of_chunk(DeviceCache& cache, int layer, const Prod
   const DeviceLayer& w = weights_->layers()[static_cast<size_t>(layer)];
   products_.make_qkv(w, n);
   HeadsCall heads = heads_.heads_call(cache, layer, n.tokens);
-  heads.target = cache.begin_chunk(layer, n.tokens);
+  heads.target = cache.chunks().begin_chunk(layer, n.tokens);
   make_heads(heads, stream_);
-  cache.attend_chunk(layer, products_.input(), attended_type(n.few()), heads_.q(), n.tokens);
-  cache.end_chunk(layer, n.tokens);
+  cache.chunks().attend_chunk(layer, products_.input(), attended_type(n.few()), heads_.q(),
+                              n.tokens);
+  cache.chunks().end_chunk(layer, n.tokens);
   products_.add_products({&w.o, w.o_bias, w.attention_post_norm}, products_.input(), n);
 }
 

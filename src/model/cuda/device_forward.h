@@ -58,7 +58,7 @@ class DeviceForward {
   bool multiplies_few(size_t tokens) const { return plan_.few(tokens) || plan_.few(max_chunk()); }
   DType attended_type(bool few) const { return few ? DType::kF32 : plan_.products(); }
 
-  /// To be called before DeviceCache::begin_token: what caches wrote for the pass before is read.
+  /// To be called before TokenSteps::begin_token: what caches wrote for the pass before is read.
   void wait_for_uploads() { heads_.uploaded().wait(); }
   /// Makes its buffers large enough for a pass of `tokens` sequences, of a layer's `calls` each at
   /// most. Throws kOutOfMemory.

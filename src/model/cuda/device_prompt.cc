@@ -117,15 +117,15 @@ void DevicePrompt::look_up(const DeviceCache& cache) {
 }
 
 void DevicePrompt::attend(DeviceCache& cache, int layer) {
-  const RowTarget target = cache.begin_prompt(layer, tokens_.size());
+  const RowTarget target = cache.chunks().begin_prompt(layer, tokens_.size());
   for (const PromptRange& block : blocks_) {
     DeviceForward::PromptStep step = step_of(cache, layer, block);
     step.target = target + block.first;
     forward_.heads_of_block(cache, step);
   }
-  cache.attend_chunk(layer, attended_.data(), forward_.attended_type(few_), q_.data(),
-                     tokens_.size());
-  cache.end_prompt(layer, tokens_.size(), ends_);
+  cache.chunks().attend_chunk(layer, attended_.data(), forward_.attended_type(few_), q_.data(),
+                              tokens_.size());
+  cache.chunks().end_prompt(layer, tokens_.size(), ends_);
 }
 
 void DevicePrompt::advance(DeviceCache& cache) {

@@ -23,7 +23,7 @@ bool PassPlaces::seat(std::span<const TokenRun> runs) {
   first_.assign(1, 0);
   for (int l = 0; l < config_.layers; ++l) {
     size_t calls = 0;
-    for (const TokenRun& r : runs) calls = std::max(calls, r.cache->token_calls(l));
+    for (const TokenRun& r : runs) calls = std::max(calls, r.cache->steps().token_calls(l));
     first_.push_back(first_.back() + calls * n);
   }
   reserve(first_.back());
@@ -32,8 +32,8 @@ bool PassPlaces::seat(std::span<const TokenRun> runs) {
       const DeviceCache& cache = *runs[i].cache;
       const DecodePlace whole = place_of(cache, l, i);
       DecodePlace* place = places_.host() + first_[static_cast<size_t>(l)] + i;
-      for (size_t call = 0; call < cache.token_calls(l); ++call)
-        place[call * n] = cache.place_of_call(l, call, whole);
+      for (size_t call = 0; call < cache.steps().token_calls(l); ++call)
+        place[call * n] = cache.steps().place_of_call(l, call, whole);
     }
   }
   for (const TokenRun& r : runs) seated_.push_back(r.cache);
@@ -50,8 +50,8 @@ void PassPlaces::reserve(size_t count) {
 DecodePlace PassPlaces::place_of(const DeviceCache& cache, int layer, size_t i) const {
   auto* attended = reinterpret_cast<float*>(products_.input());  // [n, H, D]
   const auto width = static_cast<size_t>(config_.query_heads * config_.head_dim);
-  return cache.token_place(layer, attended + i * width,
-                           heads_.q() + i * width * DeviceHeads::kRowBytes);
+  return cache.steps().token_place(layer, attended + i * width,
+                                   heads_.q() + i * width * DeviceHeads::kRowBytes);
 }
 
 }  // namespace pith::cuda

@@ -43,7 +43,7 @@ void TokenPasses::run(std::span<const TokenRun> runs) {
   if (!seated) current_ = latest;
   upload(runs, seated);
   // Such a pass is no graph.
-  if (std::ranges::any_of(runs, [](const TokenRun& r) { return r.cache->steps_apart(); }))
+  if (std::ranges::any_of(runs, [](const TokenRun& r) { return r.cache->steps().steps_apart(); }))
     return enqueue(runs, {});
   if (!current_) current_ = &pass_of(runs);
   replay(runs, *current_);
@@ -60,7 +60,7 @@ void TokenPasses::note(std::span<const TokenRun> runs) {
     for (size_t r = 0; r < cache.ropes().size(); ++r)
       heads_.angles().host()[r * n + i] = {cache.ropes()[r]->device.data(), runs[i].position};
     for (int l = 0; l < config_.layers; ++l)
-      targets_.host()[static_cast<size_t>(l) * n + i] = cache.token_target(l);
+      targets_.host()[static_cast<size_t>(l) * n + i] = cache.steps().token_target(l);
   }
 }
 
@@ -70,7 +70,7 @@ void TokenPasses::count_blocks(std::span<const TokenRun> runs) {
   for (size_t first = 0, end = 0; plan_.together() && first < runs.size(); first = end) {
     int most = 0;
     for (end = first; end < runs.size() && runs[end].cache->kind() == runs[first].cache->kind();)
-      most = std::max(most, runs[end++].cache->token_blocks());
+      most = std::max(most, runs[end++].cache->steps().token_blocks());
     most = std::min(with_room(most), attention_.blocks());
     std::fill(blocks.begin() + static_cast<std::ptrdiff_t>(first),
               blocks.begin() + static_cast<std::ptrdiff_t>(end), most);
@@ -105,7 +105,7 @@ void TokenPasses::upload(std::span<const TokenRun> runs, bool seated) {
                               targets_.upload_of(all), states_.upload_of(n)};
   if (seated && plan_.together()) uploads.push_back(places_.upload());
   for (const TokenRun& r : runs)
-    std::ranges::copy(r.cache->token_uploads(), std::back_inserter(uploads));
+    std::ranges::copy(r.cache->steps().token_uploads(), std::back_inserter(uploads));
   upload_all(uploads, stream_);
   heads_.uploaded().set(stream_);
 }
@@ -195,8 +195,8 @@ DecodeGroups TokenPasses::attention_groups(std::span<const TokenRun> runs, int l
     DecodeCompany company;
     if (plan_.together()) company = {&groups, places + i, runs.size(), blocks_[i]};
     groups.next_sequence();
-    cache.attend_token(layer, place, attention_, company);
-    if (cache.comparing()) cache.compare_token(layer, place.out, place.q);
+    cache.steps().attend_token(layer, place, attention_, company);
+    if (cache.steps().comparing()) cache.steps().compare_token(layer, place.out, place.q);
   }
   return groups;
 }

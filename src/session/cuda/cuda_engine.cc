@@ -177,7 +177,7 @@ class CudaEngine final : public EngineBackend {
     std::vector<TokenWork*> begun;
     for (TokenWork* w : works) {
       CudaSession& s = of(*w->session);
-      noting(*w, [&] { s.cache().begin_token(); });
+      noting(*w, [&] { s.cache().steps().begin_token(); });
       if (w->failure) continue;
       begun.push_back(w);
       runs.push_back({&s.cache(), w->token, w->position, s.state()});
@@ -192,10 +192,10 @@ class CudaEngine final : public EngineBackend {
     cuda::LateWork late;
     for (TokenWork* w : begun) {
       shared_.rows.push_back(&of(*w->session));
-      noting(*w, [&] { of(*w->session).cache().end_token(late); });
+      noting(*w, [&] { of(*w->session).cache().steps().end_token(late); });
     }
     try {
-      of(*begun.front()->session).cache().run(late);
+      of(*begun.front()->session).cache().steps().run(late);
       // The next token's descriptors are written while the device works on this one's.
       shared_.forward.wait_for_uploads();
       begin_ahead(begun);
@@ -209,7 +209,7 @@ class CudaEngine final : public EngineBackend {
   void begin_ahead(std::span<TokenWork* const> works) {
     constexpr size_t kFew = 16;
     auto begin = [&](size_t i, int /*worker*/) {
-      if (!works[i]->failure) of(*works[i]->session).cache().begin_ahead();
+      if (!works[i]->failure) of(*works[i]->session).cache().steps().begin_ahead();
     };
     if (works.size() >= kFew) return shared_.runtime.host().parallel_for(works.size(), begin);
     for (size_t i = 0; i < works.size(); ++i) begin(i, 0);

@@ -27,7 +27,7 @@ CudaShared::CudaShared(const std::shared_ptr<const Model>& model, const EngineOp
 
 void CudaShared::note_calls(const cuda::DeviceCache& cache) {
   for (int l = 0; l < weights->config().layers; ++l)
-    most_calls = std::max(most_calls, cache.token_calls(l));
+    most_calls = std::max(most_calls, cache.steps().token_calls(l));
 }
 
 void CudaShared::hold_space(const cuda::ChunkSpace& space, const cuda::SpaceAsked& asked,
@@ -171,7 +171,7 @@ void CudaSession::let_go() noexcept {
 
 void CudaSession::end_prompt() {
   const cuda::Turn turn(shared_.runtime);
-  writes().cache().end_prefill();
+  writes().cache().chunks().end_prefill();
 }
 
 void CudaSession::protect(std::span<const TokenRange> ranges) {
