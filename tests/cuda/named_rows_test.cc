@@ -74,7 +74,7 @@ class Body {
       want_[g] = rows;
     }
     const auto device = to_device(counter_, all);
-    body_->keep_from(first, device.data(), count, count);
+    body_->blocks().keep_from(first, device.data(), count, count);
     check(cudaStreamSynchronize(nullptr), "kept rows");
   }
   void expect_same() const {
@@ -96,7 +96,7 @@ class Body {
     const size_t blocks = (body_->rows() + 31) / 32, stride = blocks * 32 * dim_;
     const DeviceArray<uint16_t> k(counter_, MemoryKind::kScratch, kHeads * stride, nullptr);
     const DeviceArray<uint16_t> v(counter_, MemoryKind::kScratch, kHeads * stride, nullptr);
-    body_->unpack({k.data(), v.data(), stride, 0}, {0, blocks, DType::kF16});
+    body_->blocks().calls().unpack({k.data(), v.data(), stride, 0}, {0, blocks, DType::kF16});
     const auto keys = to_host(k), values = to_host(v);
     std::vector<std::vector<Row>> rows(kHeads);
     for (size_t g = 0; g < kHeads; ++g) {

@@ -52,7 +52,7 @@ void AgedStore::age(size_t rows) {
   DeviceBuffer room(*site_.memory, MemoryKind::kScratch);
   room.allocate(4 * site_.heads * rows * site_.dim, site_.stream);
   const RowTarget plain = rows_in(room, rows, site_.dim);
-  young_.unpack(plain, {0, rows / 32, site_.dtype});
+  young_.blocks().calls().unpack(plain, {0, rows / 32, site_.dtype});
   old_.announce(rows);
   const BodyMove move{&old_, plain, rows};
   old_.take({&move, 1});
@@ -63,7 +63,8 @@ void AgedStore::age(size_t rows) {
 void AgedStore::hide_first(size_t count) {
   old_.hide_first(count);
   young_.hide_first(count);
-  if (old_.gone() + old_.rows() < young_.gone()) old_.skip_to(young_.gone());
+  if (old_.blocks().gone() + old_.rows() < young_.blocks().gone())
+    old_.skip_to(young_.blocks().gone());
 }
 
 DeviceSpan AgedStore::span(size_t head, size_t which) const {
@@ -93,7 +94,7 @@ void AgedStore::archive(Archive& a, size_t tokens) {
   old_.archive(a, tokens);
   young_.archive(a, tokens);
   a.need(rows() <= tokens, "more rows than tokens");
-  a.need(old_.gone() + old_.rows() == young_.gone(),
+  a.need(old_.blocks().gone() + old_.rows() == young_.blocks().gone(),
          "old rows that do not end where young ones begin");
 }
 

@@ -21,7 +21,7 @@ struct CacheParts {
   CacheLayers layers;
   StreamNotes notes = {};
   Copied<DeviceProbe> probe = {};  ///< null: none was started
-  /// What kernels read of the next token is written; nothing else has come since.
+  /// The next token's numbers are written, and nothing else has come since.
   bool token_begun = false;
   WaitingMoves moves{space, stream};
 

@@ -245,8 +245,9 @@ void DeviceProbe::run(Layer& layer, Plan& plan, const RowTarget& room,
   sum(0, plan.dense_tiles, site_.dtype);
   for (const Plan::Piece& piece : plan.pieces) {
     // f16 keeps more of a code times its scale than bf16.
-    piece.codes->unpack(room, {piece.first_row / kBlockRows,
-                               (piece.rows + kBlockRows - 1) / kBlockRows, DType::kF16});
+    piece.codes->blocks().calls().unpack(
+        room,
+        {piece.first_row / kBlockRows, (piece.rows + kBlockRows - 1) / kBlockRows, DType::kF16});
     sum(piece.first_tile, piece.tiles, DType::kF16);
     copy_rows(std::span(plan.copies).subspan(piece.first_copy, piece.copies), dim(), stream);
   }

@@ -15,7 +15,7 @@ MassTarget HeadMass::target(size_t rows, bool fresh) const {
   target.rows = static_cast<int32_t>(rows);
   s_.sides.add_mass(target, fresh ? 0 : s_.beside_rows().with_mass);
   if (s_.packed() == 0) return target;
-  s_.codes->add_keys(target);
+  s_.codes->blocks().calls().add_keys(target, s_.codes->rows());
   target.coded_from = static_cast<int32_t>(s_.layer.schedule.sink);
   return target;
 }
@@ -61,7 +61,7 @@ void HeadMass::add_chunk(const CausalCall& call, ChunkSpace& space) const {
     RowTarget keys = space.piece();
     keys.v = nullptr;  // mass needs no values
     const size_t blocks = (count + kBlockRows - 1) / kBlockRows;
-    s_.codes->unpack(keys, {first / kBlockRows, blocks, s_.layer.dtype});
+    s_.codes->blocks().calls().unpack(keys, {first / kBlockRows, blocks, s_.layer.dtype});
     MassTarget piece;
     piece.keys = keys.k;
     piece.mass = all.mass + all.coded_from + first;

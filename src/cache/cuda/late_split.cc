@@ -32,7 +32,8 @@ void give_back(std::span<SplitWork> works, std::byte* at, cudaStream_t stream) {
     rows.head_stride = kBlockRows * blocks * static_cast<size_t>(rows.dim);
     at += 2 * side_bytes(work);
     const RowTarget to{rows.k, rows.v, rows.head_stride, 0};
-    const auto [k, v] = work.stores->codes->unpack_calls(to, {0, blocks, rows.dtype});
+    const auto [k, v] =
+        work.stores->codes->blocks().calls().unpack_calls(to, {0, blocks, rows.dtype});
     keys.push_back(k);
     values.push_back(v);
     work.heavy.gather.rows = rows;
@@ -61,11 +62,11 @@ void close_up(std::span<SplitWork> works, ChunkSpace& space, cudaStream_t stream
     HeadStores& stores = *works[i].stores;
     const size_t most = stores.layer.selector.heavy->most() + kBlockRows - 1;  // between passes
     sides.push_back(works[i].heavy.keep);
-    if (!stores.codes->keeps_in_place(most)) {
-      stores.codes->keep(numbers, chosen.stride, count, most);
+    if (!stores.codes->blocks().keeps_in_place(most)) {
+      stores.codes->blocks().keep(numbers, chosen.stride, count, most);
       continue;
     }
-    MoveCodesCall& move = moves.emplace_back(stores.codes->keep_later(count));
+    MoveCodesCall& move = moves.emplace_back(stores.codes->blocks().keep_later(count));
     move.kept = numbers;
     move.kept_stride = chosen.stride;
   }

@@ -39,14 +39,14 @@ RowTarget RaggedStore::unpacked(DeviceBuffer& room, const CodedStore& codes, siz
   const size_t blocks = (codes.rows() + kBlockRows - 1) / kBlockRows, rows = blocks * kBlockRows;
   room.allocate(4 * heads * rows * site_.dim, site_.stream);
   const RowTarget to = rows_in(room, rows, site_.dim);
-  codes.unpack(to, {0, blocks, dtype});
+  codes.blocks().calls().unpack(to, {0, blocks, dtype});
   return to;
 }
 
 DeviceSpan RaggedStore::span(size_t head) const {
   const size_t count = counts()[head];
   if (body_.codec) {
-    if (held_->codes) return held_->codes->coded_span(0, begin_of(head), count);
+    if (held_->codes) return held_->codes->blocks().calls().span(0, begin_of(head), count);
     DeviceSpan none;
     none.coded = 1;
     return none;
@@ -72,7 +72,7 @@ MassTarget RaggedStore::mass_target(bool anew) const {
   if (rows_ == 0) return target;
   const auto most = static_cast<int32_t>(this->most());
   if (held_->codes) {
-    held_->codes->add_keys(target);
+    held_->codes->blocks().calls().add_keys(target, held_->codes->rows());
     target.coded = most;
   } else {
     target.keys = held_->rows.at();
@@ -213,7 +213,7 @@ void RaggedStore::keep_codes(const LineUpCall& call, const CodedStore& fresh, Li
   DeviceArray<int32_t> names(*site_.memory, MemoryKind::kScratch, 2 * count, site_.stream);
   NameCall name{call.held.ragged, call.named, call.to, call.kept};
   name.heads = static_cast<int>(site_.heads);
-  name.fresh_stride = static_cast<int>(fresh.all_blocks().stride * kBlockRows);
+  name.fresh_stride = static_cast<int>(fresh.blocks().all().stride * kBlockRows);
   name.count = static_cast<int>(count);
   name.stays = MoveCodesCall::kStays;
   name.zero = MoveCodesCall::kZero;
@@ -221,14 +221,14 @@ void RaggedStore::keep_codes(const LineUpCall& call, const CodedStore& fresh, Li
   name.fresh = names.data() + count;
   name_rows(name, site_.stream);
   MoveCodesCall move;
-  move.to = kept.codes->all_blocks();
+  move.to = kept.codes->blocks().all();
   move.heads = 1;
   move.head_dim = static_cast<int>(site_.dim);
   move.count = static_cast<int>(count);
-  if (held_->codes) move.from = held_->codes->all_blocks();
+  if (held_->codes) move.from = held_->codes->blocks().all();
   move.kept = name.held;
   body_.codec->move_rows(move, site_.stream);
-  move.from = fresh.all_blocks();
+  move.from = fresh.blocks().all();
   move.kept = name.fresh;
   body_.codec->move_rows(move, site_.stream);
 }

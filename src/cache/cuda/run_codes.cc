@@ -82,9 +82,11 @@ void RunCodes::settle() {
 // Where they would get no more room than they have, no memory is asked for, which begins as zeros.
 void RunCodes::keep(const Kept& kept, ChunkSpace& space) {
   CodedStore& codes = *s_.codes;
-  if (kept.first > 0) return codes.keep_from(kept.first, kept.rows, kept.stride, kept.count);
-  if (!codes.keeps_in_place()) return codes.keep(kept.rows, kept.stride, kept.count);
-  MoveCodesCall move = codes.keep_later(kept.count);
+  if (kept.first > 0)
+    return codes.blocks().keep_from(kept.first, kept.rows, kept.stride, kept.count);
+  if (!codes.blocks().keeps_in_place())
+    return codes.blocks().keep(kept.rows, kept.stride, kept.count);
+  MoveCodesCall move = codes.blocks().keep_later(kept.count);
   move.kept = kept.rows;
   move.kept_stride = kept.stride;
   std::byte* memory = space.codes(keep_bytes(codes.codec(), {&move, 1}));
@@ -96,7 +98,7 @@ void RunCodes::unpack(CandidateRows& rows, size_t first, DType dtype, ChunkSpace
   const size_t count = skipped + static_cast<size_t>(rows.rows);
   const RowTarget to = space.unpacked(count);
   rows.dtype = dtype;
-  s_.codes->unpack(to, {block, (count + kBlockRows - 1) / kBlockRows, rows.dtype});
+  s_.codes->blocks().calls().unpack(to, {block, (count + kBlockRows - 1) / kBlockRows, rows.dtype});
   rows.k = static_cast<std::byte*>(to.k) + skipped * s_.site.dim * 2;
   rows.v = static_cast<std::byte*>(to.v) + skipped * s_.site.dim * 2;
   rows.head_stride = to.head_stride;

@@ -80,7 +80,7 @@ void StepExecutor::share(const Step& step) {
   call.rows.queries = s_.queries.seen(s_.tokens());
   s_.ragged->select(*s_.chooser, step, {call.rows, s_.codes.get()}, space_);
   if (packs) {
-    s_.codes->clear();
+    s_.codes->blocks().clear();
     move_sides(call, s_.site.stream);
   } else {
     keep_rows(call, s_.site.stream);
@@ -90,7 +90,8 @@ void StepExecutor::share(const Step& step) {
 }
 
 bool StepExecutor::joins_others() const {
-  return s_.zones().packs() && !s_.chooser->by_keys_alone().empty() && s_.codes->keeps_in_place();
+  return s_.zones().packs() && !s_.chooser->by_keys_alone().empty() &&
+         s_.codes->blocks().keeps_in_place();
 }
 
 void StepExecutor::select(const Step& step, LateWork* late) {
@@ -113,9 +114,9 @@ void StepExecutor::select(const Step& step, LateWork* late) {
   call.mass_factor = s_.chooser->mass_kept();
   if (waits) {
     const size_t blocks = whole_blocks(held) / kBlockRows;
-    const UnpackRowsCall keys = s_.codes->unpack_call({0, blocks, DType::kF16});
-    late->choices.push_back(
-        {&s_.codes->codec(), s_.chooser.get(), step, keys, s_.codes->keep_later(keep), call});
+    const UnpackRowsCall keys = s_.codes->blocks().calls().unpack_call({0, blocks, DType::kF16});
+    late->choices.push_back({&s_.codes->codec(), s_.chooser.get(), step, keys,
+                             s_.codes->blocks().keep_later(keep), call});
   } else {
     select_now(call, held, step);
   }

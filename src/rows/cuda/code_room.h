@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "rows/cuda/coded_store.h"
+#include "rows/cuda/coded_blocks.h"
 
 namespace pith::cuda {
 

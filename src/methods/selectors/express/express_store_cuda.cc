@@ -20,6 +20,7 @@
 #include "methods/registry_cuda.h"
 #include "methods/selectors/express/express_cuda.h"
 #include "rows/cuda/code_room.h"
+#include "rows/cuda/coded_store.h"
 #include "select/wide_room.h"
 
 namespace pith::cuda {
@@ -133,8 +134,8 @@ class ExpressStore final : public BodyStore {
   /// The same of bodies that are alike, in launches of all of them.
   static void unfold_all(std::span<const Taken> taken, cudaStream_t stream);
   static void fold_all(std::span<const Taken> taken, cudaStream_t stream);
-  CodedStore::NewRows fresh_of(const BodyMove& move) const;
-  CodedStore::Piece held() const {
+  CodedBlocks::NewRows fresh_of(const BodyMove& move) const;
+  BlockPiece held() const {
     return {0, (codes_->rows() + kBlockRows - 1) / kBlockRows, DType::kF16};
   }
   /// Bodies of one kind code equally, and equally many rows, beside equally many.
@@ -234,11 +235,12 @@ ExpressStore::Kind ExpressStore::kind_of(const BodyMove& move) const {
   const DeviceCodec& codec = codes_->codec();
   // Tables are a codec's own, and so are the records that rows name.
   const bool own = codec.learns_from() > 0 || codec.shared_bytes() > 0 || codec.record_bytes() > 0;
-  return {codec.name(), place_.seed, own ? this : nullptr, site_.heads,      codes_->rows(),
-          rows(),       move.rows,   move.given_back,      codes_->crowded()};
+  return {codec.name(), place_.seed,     own ? this : nullptr,
+          site_.heads,  codes_->rows(),  rows(),
+          move.rows,    move.given_back, codes_->blocks().crowded()};
 }
 
-CodedStore::NewRows ExpressStore::fresh_of(const BodyMove& move) const {
+CodedBlocks::NewRows ExpressStore::fresh_of(const BodyMove& move) const {
   const DType dtype = move.given_back ? DType::kF16 : site_.dtype;
   // A row's own code gives back the same numbers again; another group's does not, nor does that of
   // a key that was rotated in between.
@@ -251,7 +253,7 @@ CodedStore::NewRows ExpressStore::fresh_of(const BodyMove& move) const {
 
 void ExpressStore::unfold(const BodyMove& move, const ExpressArrays& room) {
   const RowTarget to{room.k, room.v, static_cast<size_t>(room.capacity) * site_.dim, 0};
-  if (held().blocks > 0) codes_->unpack(to, held());
+  if (held().blocks > 0) codes_->blocks().calls().unpack(to, held());
   codes_->append(fresh_of(move));
 }
 
@@ -264,7 +266,7 @@ void ExpressStore::unfold_all(std::span<const Taken> taken, cudaStream_t stream)
   const DeviceCodec& codec = any.codes_->codec();
   std::vector<UnpackRowsCall> keys, values;
   for (const Taken& t : taken) {
-    const auto [of_keys, of_values] = t.body->codes_->unpack_calls(
+    const auto [of_keys, of_values] = t.body->codes_->blocks().calls().unpack_calls(
         {t.room.k, t.room.v, static_cast<size_t>(t.room.capacity) * any.site_.dim, 0},
         t.body->held());
     keys.push_back(of_keys);
@@ -284,19 +286,19 @@ void ExpressStore::unfold_all(std::span<const Taken> taken, cudaStream_t stream)
 }
 
 void ExpressStore::fold(const ExpressArrays& room) {
-  codes_->keep(room.sources, static_cast<size_t>(room.capacity), rows());
+  codes_->blocks().keep(room.sources, static_cast<size_t>(room.capacity), rows());
 }
 
 void ExpressStore::fold_all(std::span<const Taken> taken, cudaStream_t stream) {
   const ExpressStore& any = *taken.front().body;
-  if (taken.size() == 1 || any.codes_->crowded()) {
+  if (taken.size() == 1 || any.codes_->blocks().crowded()) {
     for (const Taken& t : taken) t.body->fold(t.room);
     return;
   }
   const DeviceCodec& codec = any.codes_->codec();
   std::vector<MoveCodesCall> moves;
   for (const Taken& t : taken) {
-    moves.push_back(t.body->codes_->keep_later(t.body->rows()));
+    moves.push_back(t.body->codes_->blocks().keep_later(t.body->rows()));
     moves.back().kept = t.room.sources;
     moves.back().kept_stride = static_cast<size_t>(t.room.capacity);
   }

@@ -254,8 +254,8 @@ GroupJob RateStore::group_job(const Work& work) const {
   job.rows = work.rows;
   job.tail = dense_.begin();
   if (work.groups == 0) return job;
-  job.from = work.codes->all_blocks();
-  job.to = codes_->all_blocks();
+  job.from = work.codes->blocks().all();
+  job.to = codes_->blocks().all();
   return job;
 }
 
@@ -352,7 +352,7 @@ void RateStore::attend_chunk(ChunkAttention& attention, const CausalSpan& as,
   for (size_t first = 0; first < most_coded(); first += kPieceRows) {
     const size_t count = std::min(kPieceRows, most_coded() - first);
     const RowTarget to = piece();
-    codes_->unpack(to, {first / kBlockRows, count / kBlockRows, site_.dtype});
+    codes_->blocks().calls().unpack(to, {first / kBlockRows, count / kBlockRows, site_.dtype});
     attend(to, first, count, device_coded());
   }
 }
