@@ -10,12 +10,14 @@ declare -A commands=(
   [includes]="python3 tools/check_includes.py"
   [docs]="python3 tools/check_docs.py"
   [tree]="python3 tools/check_tree.py"
+  [classes]="python3 tools/class_sizes.py"
+  [walks]="python3 tools/walks.py"
   [claims]="python3 tools/check_claims.py"
   [format]="tools/check_format.sh"
   [lint]="tools/check_lint.sh"
 )
 checks=("$@")
-[ $# -gt 0 ] || checks=(includes docs claims tree format lint)
+[ $# -gt 0 ] || checks=(includes docs claims tree classes walks format lint)
 
 failed=0
 for check in "${checks[@]}"; do

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Classes by their lines: `tools/class_sizes.py [MOST]` prints those above MOST (250) and fails then.
+"""Classes by their lines: `tools/class_sizes.py` fails for those above 250, but for what LARGER grants.
 
 The lines of a class or struct are those of its declaration, nested classes and comments in it
 included, and of the bodies of its members, wherever these are: header and sources together. Free
 functions are nobody's. A member of a nested class counts for the outermost one too. Sources have the
 house format, so that a definition begins and ends in the first column; tests and `lab/` are not
-counted. `--all N` prints the N largest, `--self-test` proves that a class is counted as said.
+counted. `--above N` prints all that have more, `--self-test` proves that a class is counted as said.
 """
 
 import collections
@@ -15,6 +15,19 @@ import subprocess
 import sys
 
 MOST = 250
+# Those that were larger when this check began; each may only shrink, and leaves the list at 250.
+LARGER = {
+    "pith::Bpe": 326, "pith::CsrRows": 346, "pith::CudaLayer": 318, "pith::Decode": 263, "pith::Dialogue": 256,
+    "pith::ErrorProbe": 255, "pith::Forward": 446, "pith::Gguf": 283, "pith::HeadGroup": 438, "pith::KvCache": 491,
+    "pith::LayerCache": 255, "pith::Matmul": 266, "pith::Pass": 277, "pith::PlaneRows": 268, "pith::Prefill": 322,
+    "pith::PrefixTree": 398, "pith::QjlKeys": 290, "pith::Session": 581, "pith::chat::Interpreter": 484,
+    "pith::chat::Lexer": 295, "pith::cli::Talk": 255, "pith::cli::TasksCommand": 306,
+    "pith::cuda::ChunkReader": 269, "pith::cuda::Coder": 417, "pith::cuda::CsrDeviceCodec": 277,
+    "pith::cuda::DeviceProbe": 393, "pith::cuda::ExpressStore": 272, "pith::cuda::HeadStream": 263,
+    "pith::cuda::LevelBuilder": 403, "pith::cuda::RaggedStore": 339, "pith::cuda::RateStore": 347,
+    "pith::form::Automaton": 352, "pith::form::SchemaReader": 264, "pith::http::Connection": 278,
+    "pith::serve::Preparer": 251,
+}
 FOLDERS = ("include/", "src/", "apps/", "python/src/")
 DECLARED = re.compile(r"^( *)(?:template <.*> )?(?:class|struct) (?:PITH_\w+ )?([A-Z]\w*)[^;()]*\{")
 OPENED = re.compile(r"^namespace ?([\w:]*) ?\{")
@@ -107,14 +120,17 @@ def main():
                             capture_output=True, text=True)
     paths = [p for p in listed.stdout.split("\n") if p.startswith(FOLDERS) and not p.endswith("_test.cc")]
     found = sizes([(p, (root / p).read_text().splitlines()) for p in paths]).most_common()
-    if sys.argv[1:2] == ["--all"]:
-        found = found[:int(sys.argv[2])]
-    else:
-        most = int(sys.argv[1]) if len(sys.argv) > 1 else MOST
-        found = [(key, lines) for key, lines in found if lines > most]
-    for (path, name), lines in found:
-        print(f"{lines:5} {name}" + (f" ({path})" if path else ""))
-    sys.exit(1 if found and sys.argv[1:2] != ["--all"] else 0)
+    if sys.argv[1:2] == ["--above"]:
+        for (path, name), lines in found:
+            if lines > int(sys.argv[2]):
+                print(f"{lines:5} {name}" + (f" ({path})" if path else ""))
+        return
+    faults = [f"{name}: {lines} lines, {LARGER.get(name, MOST)} at most; split it" for (_, name), lines in found
+              if lines > LARGER.get(name, MOST)]
+    large = {name for (_, name), lines in found if lines > MOST}
+    faults += [f"{name} has {MOST} lines at most now: take it out of LARGER" for name in LARGER if name not in large]
+    print("\n".join(faults), end="\n" if faults else "")
+    sys.exit(1 if faults else 0)
 
 
 if __name__ == "__main__":
