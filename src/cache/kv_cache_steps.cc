@@ -102,6 +102,7 @@ void KvCache::step_together(int l, std::span<Token> tokens) {
     if (!t.failure) all.emplace_back(t);
   if (all.empty()) return;
   ThreadPool& pool = all[0].token->cache->impl_->context.pool;
+  const auto threads = static_cast<size_t>(pool.size());
   // Few caches go one after another, and what each does with its heads goes to all threads.
   const auto each = [&](const auto& f) {
     auto one = [&](size_t i, int) {
@@ -112,10 +113,17 @@ void KvCache::step_together(int l, std::span<Token> tokens) {
         all[i].token->failure = std::current_exception();
       }
     };
-    if (2 * all.size() > static_cast<size_t>(pool.size()))
-      return pool.parallel_for(all.size(), one);
+    if (2 * all.size() > threads) return pool.parallel_for(all.size(), one);
     for (size_t i = 0; i < all.size(); ++i) one(i, 0);
   };
+  // A cache per thread runs alone on it. Fewer caches than threads split their KV heads, and parts
+  // of these, over all threads. Neither changes a bit.
+  if (all.size() >= threads) {
+    return each([&](One& o, Impl&) {
+      const Token& t = *o.token;
+      t.cache->step(l, t.out, t.q, t.k, t.v, 1);
+    });
+  }
   each([&](One& o, Impl& cache) {
     cache.open(l, o.step, o.token->out, o.rows(), o.token->q);
     o.attending.emplace(cache, l, o.step.call);

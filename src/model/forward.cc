@@ -299,23 +299,16 @@ void Forward::step_caches(std::span<Sequence> sequences, int layer) {
   const auto dim = static_cast<size_t>(config_.head_dim);
   const size_t q_width = static_cast<size_t>(config_.query_heads) * dim;
   const size_t kv_width = static_cast<size_t>(config_.kv_heads) * dim;
-  const auto step = [&](size_t i) {
-    Sequence& s = sequences[i];
-    const size_t row = many_ ? i : 0;
+  if (!many_) {
+    Sequence& s = sequences[0];
     if (s.failure) return;
     try {
-      s.cache->step(layer, attended_.data() + row * q_width, q_.data() + row * q_width,
-                    k_.data() + row * kv_width, v_.data() + row * kv_width, s.tokens.size());
+      s.cache->step(layer, attended_.data(), q_.data(), k_.data(), v_.data(), s.tokens.size());
     } catch (...) {
       s.failure = std::current_exception();
     }
-  };
-  // A session per thread runs alone on it. Fewer sessions than threads split their KV heads, and
-  // parts of these, over all threads. Neither changes a bit.
-  const auto threads = static_cast<size_t>(context_.pool.size());
-  if (!many_) return step(0);
-  if (sequences.size() >= threads)
-    return context_.pool.parallel_for(sequences.size(), [&](size_t i, int) { step(i); });
+    return;
+  }
   std::vector<KvCache::Token> tokens;
   for (size_t i = 0; i < sequences.size(); ++i)
     tokens.push_back({sequences[i].cache, attended_.data() + i * q_width, q_.data() + i * q_width,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cuda/device_archive.h"
+#include "rows/cuda/head_sample.h"
 
 namespace pith::cuda {
 namespace {
@@ -38,9 +39,7 @@ class MeanLevels final : public LevelCodec {
   }
   void learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
              cudaStream_t stream) const override {
-    learn_means(means_.data(), turns_.data(),
-                {rows.k, rows.head_stride, dtype, site_.kv_heads, static_cast<int>(rows_),
-                 site_.head_dim, positions},
+    learn_means(means_.data(), turns_.data(), sample_keys({rows, dtype, positions}, site_, rows_),
                 stream);
   }
   void archive(Archive& a, cudaStream_t stream) const override {

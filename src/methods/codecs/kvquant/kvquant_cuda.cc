@@ -8,6 +8,7 @@
 #include "methods/codecs/kvquant/kvquant.h"
 #include "methods/codecs/kvquant/nonuniform_rows.h"
 #include "methods/registry_cuda.h"
+#include "rows/cuda/head_sample.h"
 #include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {
@@ -80,14 +81,7 @@ std::shared_ptr<const DeviceCodec> KvquantDeviceCodec::copy(cudaStream_t stream)
 
 void KvquantDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
                                cudaStream_t stream) const {
-  HeadSample sample;
-  sample.head_stride = rows.head_stride;
-  sample.dtype = dtype;
-  sample.heads = site_.kv_heads;
-  sample.count = static_cast<int>(given_.calibrate);
-  sample.dim = site_.head_dim;
-  sample.positions = positions;
-  sample.rows = rows.k;
+  HeadSample sample = sample_keys({rows, dtype, positions}, site_, given_.calibrate);
   learn_kvquant(levels_.data(), ranges_.data(), format_.keys, sample, stream);
   sample.rows = rows.v;
   learn_kvquant(value_levels(), nullptr, format_.values, sample, stream);

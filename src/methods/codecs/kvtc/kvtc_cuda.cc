@@ -17,6 +17,7 @@
 #include "methods/codecs/kvtc/transform_rows.h"
 #include "methods/codecs/kvtc/transform_tables.h"
 #include "methods/registry_cuda.h"
+#include "rows/cuda/head_sample.h"
 #include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {
@@ -242,14 +243,7 @@ std::shared_ptr<const DeviceCodec> KvtcDeviceCodec::copy(cudaStream_t stream) co
 
 void KvtcDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
                             cudaStream_t stream) const {
-  HeadSample sample;
-  sample.head_stride = rows.head_stride;
-  sample.dtype = dtype;
-  sample.heads = site_.kv_heads;
-  sample.count = static_cast<int>(given_.calibrate);
-  sample.dim = site_.head_dim;
-  sample.positions = positions;
-  sample.rows = rows.k;
+  HeadSample sample = sample_keys({rows, dtype, positions}, site_, given_.calibrate);
   if (sides_.keys) learn_side(keys_, sample, turns_.data(), stream);
   sample.rows = rows.v;
   if (sides_.values) learn_side(values_, sample, nullptr, stream);
