@@ -338,16 +338,17 @@ size_t decode_scratch(const AttendRoom& room, size_t workers) {
   return grown_bytes(all * sizeof(float));
 }
 
-void attend_decode(const Context& context, const AttendCall& call, const Geometry& geometry) {
-  Decode decode(context, call, geometry);
-  decode.begin();
-  context.pool.parallel_for(decode.parts(),
-                            [&](size_t i, int worker) { decode.run_part(i, worker); });
-  context.pool.parallel_for(decode.heads(),
-                            [&](size_t g, int worker) { decode.end_head(g, worker); });
-}
-
 namespace {
+
+/// The loops of begun decodes, one after the other: loop(count, f) runs f(decode, index, worker)
+/// for each of count(decode) indices.
+template <class Loop>
+void run_loops(const Loop& loop) {
+  loop([](const Decode& d) { return d.parts(); },
+       [](Decode& d, size_t i, int worker) { d.run_part(i, worker); });
+  loop([](const Decode& d) { return d.heads(); },
+       [](Decode& d, size_t g, int worker) { d.end_head(g, worker); });
+}
 
 /// One of several calls side by side.
 struct Together {
@@ -383,6 +384,14 @@ void for_all(ThreadPool& pool, std::deque<Together>& calls, const Count& count, 
 
 }  // namespace
 
+void attend_decode(const Context& context, const AttendCall& call, const Geometry& geometry) {
+  Decode decode(context, call, geometry);
+  decode.begin();
+  run_loops([&](const auto& count, const auto& f) {
+    context.pool.parallel_for(count(decode), [&](size_t i, int worker) { f(decode, i, worker); });
+  });
+}
+
 void attend_together(std::span<AttendWork> works) {
   std::deque<Together> calls;
   for (AttendWork& w : works) {
@@ -396,12 +405,7 @@ void attend_together(std::span<AttendWork> works) {
   ThreadPool& pool = calls[0].work->context->pool;
   pool.parallel_for(calls.size(),
                     [&](size_t i, int) { calls[i].guard([](Decode& d) { d.begin(); }); });
-  for_all(
-      pool, calls, [](const Decode& d) { return d.parts(); },
-      [](Decode& d, size_t i, int worker) { d.run_part(i, worker); });
-  for_all(
-      pool, calls, [](const Decode& d) { return d.heads(); },
-      [](Decode& d, size_t g, int worker) { d.end_head(g, worker); });
+  run_loops([&](const auto& count, const auto& f) { for_all(pool, calls, count, f); });
 }
 
 }  // namespace pith

@@ -43,9 +43,15 @@ size_t prompt_bytes(const ModelConfig& config, PromptReading reading, size_t tok
          sizeof(float);
 }
 
+size_t prompt_activations_on_gpu(const ModelConfig& config, size_t ropes, size_t tokens) {
+  const auto hidden = static_cast<size_t>(config.hidden),
+             dim = static_cast<size_t>(config.head_dim);
+  const size_t queries = static_cast<size_t>(config.query_heads) * dim;
+  return tokens * (sizeof(float) * (hidden + ropes * dim + queries) + sizeof(uint16_t) * queries);
+}
+
 size_t prompt_bytes_on_gpu(const ModelConfig& config, const ResolvedPolicy& policy, size_t tokens) {
   if (policy.prompt() == PromptReading::kChunks) return 0;
-  const auto hidden = static_cast<size_t>(config.hidden);
   const auto kv_heads = static_cast<size_t>(config.kv_heads);
   const auto dim = static_cast<size_t>(config.head_dim);
   size_t wide = 0;      // scratch of halvings
@@ -62,11 +68,11 @@ size_t prompt_bytes_on_gpu(const ModelConfig& config, const ResolvedPolicy& poli
   }
   // Rows that gather may be codes as well, and given back by these.
   const size_t layers = 1 + (staged ? 1 : 0) + (policy.prompt() == PromptReading::kOnce ? 2 : 0);
-  // The residual stream; queries, their results in numbers of up to 32 bits and the partial ones;
-  // angles of two RoPEs; a layer's rows of 16 bits, and numbers beside them.
+  // Partial results; a layer's rows of 16 bits, and numbers beside them.
   const size_t rows = 2 * kv_heads * dim;
   const auto queries = static_cast<size_t>(config.query_heads) * dim;
-  return wide + tokens * (4 * hidden + 10 * queries + 8 * dim + layers * 2 * rows + 16 * kv_heads);
+  return wide + prompt_activations_on_gpu(config, 2, tokens) +
+         tokens * (sizeof(float) * queries + layers * 2 * rows + 16 * kv_heads);
 }
 
 }  // namespace pith

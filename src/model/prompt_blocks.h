@@ -21,7 +21,10 @@ std::vector<PromptRange> prompt_blocks(size_t tokens, size_t most);
 /// Bytes that reading `tokens` tokens takes at most on the CPU, beside what the cache comes to
 /// hold.
 size_t prompt_bytes(const ModelConfig& config, PromptReading reading, size_t tokens);
-/// The same on the GPU, where rows are selected by kernels with room of their own.
+/// Of those on the GPU the activations: the residual stream, angles of `ropes` RoPEs, queries of 16
+/// bits and their results, which may have 32.
+size_t prompt_activations_on_gpu(const ModelConfig& config, size_t ropes, size_t tokens);
+/// As prompt_bytes, on the GPU, where rows are selected by kernels with room of their own.
 size_t prompt_bytes_on_gpu(const ModelConfig& config, const ResolvedPolicy& policy, size_t tokens);
 
 }  // namespace pith

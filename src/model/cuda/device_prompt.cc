@@ -84,13 +84,6 @@ DevicePrompt::DevicePrompt(DeviceForward& forward, MemoryCounter& memory, cudaSt
   make(attended_, query_width_ * size_of(forward.attended_type(few_)));
 }
 
-size_t DevicePrompt::bytes(const ModelConfig& c, size_t ropes, size_t tokens) {
-  constexpr size_t kRow = 2;  // of a query's numbers; those of what it attended to may be f32
-  const auto queries = static_cast<size_t>(c.query_heads * c.head_dim);
-  const size_t floats = static_cast<size_t>(c.hidden) + ropes * static_cast<size_t>(c.head_dim);
-  return tokens * (sizeof(float) * (floats + queries) + kRow * queries);
-}
-
 DeviceForward::PromptStep DevicePrompt::step_of(const DeviceCache& cache, int layer,
                                                 const PromptRange& block) const {
   const size_t angles = (cache.rope_of(layer) * tokens_.size() + block.first) * half_;

@@ -18,9 +18,6 @@ class DevicePrompt {
   DevicePrompt(DeviceForward& forward, MemoryCounter& memory, cudaStream_t stream,
                const DeviceCache& cache, std::span<const int32_t> tokens, bool ends);
 
-  /// Bytes of `memory` for so many tokens.
-  static size_t bytes(const ModelConfig& config, size_t ropes, size_t tokens);
-
   size_t units() const { return blocks_.size() * layers_; }
   size_t units_done() const { return done_; }
   /// Runs the next unit: the end of a layer for a block. The first of a layer makes its attention,

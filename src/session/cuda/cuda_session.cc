@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/device_archive.h"
 #include "model/cuda/device_prompt.h"
+#include "model/prompt_blocks.h"
 #include "session/state.h"
 
 namespace pith {
@@ -136,7 +137,7 @@ PassRoom CudaSession::find_room(const RoomAsked& asked) const {
   PassRoom room{cache.room(tokens), 0};
   if (tokens.prompt && cache.prompt() != PromptReading::kChunks)
     room.beside =
-        cuda::DevicePrompt::bytes(shared_.weights->config(), cache.ropes().size(), asked.tokens);
+        prompt_activations_on_gpu(shared_.weights->config(), cache.ropes().size(), asked.tokens);
   return room;
 }
 
