@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "c/c_api.h"
+#include "methods/own_names.h"
 #include "pith/presets.h"
 
 namespace pith::c_api {
@@ -16,15 +17,21 @@ namespace {
 class MethodList {
  public:
   std::vector<const MethodInfo*> all() {
-    std::vector<const MethodInfo*> list;
     const std::lock_guard turn(listing_);
+    // None is ever taken out: the list is as it was unless there are more.
+    const size_t added = added_methods();
+    if (!list_.empty() && added == added_) return list_;
+    list_.clear();
     for (const MethodInfo& info : methods())
-      list.push_back(&kept_.try_emplace(info.name, info).first->second);
-    return list;
+      list_.push_back(&kept_.try_emplace(info.name, info).first->second);
+    added_ = added;
+    return list_;
   }
 
  private:
   std::mutex listing_;
+  size_t added_ = 0;  // by programs, when list_ was made
+  std::vector<const MethodInfo*> list_;
   std::map<std::string, const MethodInfo> kept_;
 };
 

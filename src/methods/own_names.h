@@ -67,6 +67,9 @@ MethodOptions read_named(const PolicyPart& part) {
   return MethodOptions(std::move(options));
 }
 
+/// How many selectors and codecs programs have added.
+size_t added_methods();
+
 /// Throws kInvalidArgument, as `function`, for what is no name or is another method's.
 void check_own_name(const std::string& function, const std::string& name, bool selector);
 

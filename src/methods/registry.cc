@@ -12,6 +12,7 @@
 
 #include "methods/codecs/own/own.h"
 #include "methods/methods.h"
+#include "methods/own_names.h"
 #include "methods/selectors/own/own.h"
 #include "pith/error.h"
 #include "pith/nearest.h"
@@ -121,6 +122,8 @@ const CodecRow& codec_row(std::string_view name) {
 
 std::span<const SelectorRow> selector_rows() { return selectors(); }
 std::span<const CodecRow> codec_rows() { return codecs(); }
+
+size_t added_methods() { return added_selectors().size() + added_codecs().size(); }
 
 std::vector<MethodInfo> methods() {
   std::vector<MethodInfo> all;
