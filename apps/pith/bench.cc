@@ -11,7 +11,6 @@
 #include <optional>
 
 #include "args.h"
-#include "bandwidth.h"
 #include "bench.h"
 #include "bench_prompt.h"
 #include "bench_sessions.h"
@@ -22,6 +21,7 @@
 #include "pith/error.h"
 #include "pith_tools/gpu.h"
 #include "report.h"
+#include "tools/bench/bandwidth.h"
 
 namespace pith::cli {
 
@@ -56,7 +56,8 @@ double measured_read_rate(const ModelOptions& engine) {
   if (engine.device == Device::kCuda) return cuda_read_rate();
   ThreadPool pool(engine.threads);
   MemoryCounter memory;
-  return read_bandwidth({pool, memory, kernels_for(engine.isa)});
+  return read_bandwidth({pool, memory, kernels_for(engine.isa)},
+                        [] { return interrupted().load(); });
 }
 
 double decode_limit(double read, const Model& model, const Ledger& each, size_t sessions) {
@@ -162,7 +163,8 @@ class Bench {
     check_cancelled();
     // Its rows come in chunks.
     if (depth > 0 && !on_gpu() && options.policy.prompt == PromptReading::kChunks)
-      line.attention = attention_speed(context_, model_->config(), options.policy, depth);
+      line.attention = attention_speed(context_, model_->config(), options.policy, depth,
+                                       [] { return interrupted().load(); });
     check_cancelled();
     line.decode_limit = decode_limit(read_, *model_, line.ledger, 1);
     return line;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bandwidth.h"
+#include "tools/bench/bandwidth.h"
 
 namespace pith::cli {
 

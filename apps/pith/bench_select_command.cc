@@ -13,6 +13,7 @@
 #include "console.h"
 #include "core/output_file.h"
 #include "engine.h"
+#include "interrupt.h"
 #include "pith/error.h"
 #include "report.h"
 
@@ -160,7 +161,8 @@ int bench_select(const SelectOptions& o) {
   MemoryCounter memory;
   const Context context{pool, memory, kernels_for(o.engine.isa)};
   const SelectBench bench(context, o.shape, policies);
-  const double error = bench.check_answer(), read = read_bandwidth(context);
+  const double error = bench.check_answer(),
+               read = read_bandwidth(context, [] { return interrupted().load(); });
   std::vector<Line> lines;
   bool cancelled = false;
   try {

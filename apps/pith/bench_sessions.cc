@@ -7,13 +7,13 @@
 #include <cstring>
 #include <span>
 
-#include "bandwidth.h"
 #include "commands.h"
 #include "console.h"
 #include "interrupt.h"
 #include "pith/error.h"
 #include "pith/prefix_tree.h"
 #include "report.h"
+#include "tools/bench/bandwidth.h"
 
 namespace pith::cli {
 namespace {

@@ -11,10 +11,10 @@
 #include "commands.h"
 #include "console.h"
 #include "engine.h"
-#include "model/loaders/weights.h"
 #include "pith/error.h"
 #include "policies.h"
 #include "report.h"
+#include "tools/weight_types.h"
 
 namespace pith::cli {
 namespace {
@@ -33,14 +33,6 @@ double parameter_count(const ModelConfig& c) {
   if (c.qkv_bias) layer += queries + 2 * kv;
   if (c.qk_norm) layer += 2.0 * c.head_dim;
   return c.layers * layer + hidden + hidden * c.vocab * (c.tied_embeddings ? 1 : 2);
-}
-
-/// Bytes of the file's tensors by the name of their type.
-std::map<std::string, size_t> bytes_by_type(const Model& model) {
-  std::map<std::string, size_t> bytes;
-  for (const auto& [name, tensor] : model.weights().tensors.tensors())
-    bytes[tensor.type_name] += tensor.bytes;
-  return bytes;
 }
 
 std::string types_text(const Model& model) {

@@ -12,23 +12,21 @@
 #include "pith/error.h"
 #include "pith/policy.h"
 #include "policies.h"
-#include "policy/support.h"
 #include "report.h"
+#include "tools/partners.h"
 
 namespace pith::cli {
 namespace {
 
-/// Partners of the method on the GPU, at head_dim 64 and 128: docs/support.md has all of it.
+/// Partners of the method on the GPU: docs/support.md has all of it.
 Json gpu_json(const MethodInfo& m) {
   Json with = Json::array(), without = Json::array(), limits = Json::array();
-  for (const Partner& p : partners(m.name, Device::kCuda, 128)) {
-    if (p.why_not.empty())
-      with.push_back(p.name);
-    else
-      without.push_back({{"name", p.name}, {"why", p.why_not.front().there}});
-  }
-  for (const Limit& l : limits_on_gpu(m.name))
-    limits.push_back({{"parameter", l.parameter}, {"takes", l.there}});
+  const GpuPartners partners = gpu_partners(m.name);
+  for (const std::string& name : partners.with) with.push_back(name);
+  for (const auto& [name, why] : partners.without)
+    without.push_back({{"name", name}, {"why", why}});
+  for (const auto& [parameter, takes] : partners.limits)
+    limits.push_back({{"parameter", parameter}, {"takes", takes}});
   return {{"with", with}, {"without", without}, {"limits", limits}};
 }
 
@@ -57,21 +55,17 @@ std::string to_text(const MethodInfo& m) {
 }
 
 std::string gpu_text(const MethodInfo& m) {
-  std::vector<std::string> with;
+  const GpuPartners partners = gpu_partners(m.name);
   std::map<std::string, std::vector<std::string>> without;  // by the reason
-  for (const Partner& p : partners(m.name, Device::kCuda, 128)) {
-    if (p.why_not.empty())
-      with.push_back(p.name);
-    else
-      without[p.why_not.front().there].push_back(p.name);
-  }
+  for (const auto& [name, why] : partners.without) without[why].push_back(name);
   const char* link = m.is_selector ? "over" : "under";
   std::string out = "On the GPU\n";
-  if (!with.empty()) out += entry(4, link, 18, fmt::format("{}", fmt::join(with, ", ")));
+  if (!partners.with.empty())
+    out += entry(4, link, 18, fmt::format("{}", fmt::join(partners.with, ", ")));
   for (const auto& [why, names] : without)
     out += entry(4, std::string("not ") + link, 18,
                  fmt::format("{}: {}", fmt::join(names, ", "), why));
-  for (const Limit& l : limits_on_gpu(m.name)) out += entry(4, l.parameter, 18, l.there);
+  for (const auto& [parameter, takes] : partners.limits) out += entry(4, parameter, 18, takes);
   return out;
 }
 

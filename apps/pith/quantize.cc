@@ -11,7 +11,6 @@
 #include <memory>
 
 #include "args.h"
-#include "chat/sources.h"
 #include "commands.h"
 #include "console.h"
 #include "core/output_file.h"
@@ -107,10 +106,8 @@ int run(const Options& o) {
                           .chat_template = {},
                           .threads = o.threads};
   check_output(o.out, {request.model});
-  if (std::filesystem::is_directory(request.model)) {
-    const chat::Sources sources = chat::sources_of(request.model);
-    request.chat_template = sources.main;
-  }
+  if (std::filesystem::is_directory(request.model))
+    request.chat_template = chat_template_of(request.model);
   ProgressBar bar("writing", "numbers", o.json || o.quiet);
   const QuantizeReport report = quantize(request, [&](size_t done, size_t total) {
     return bar.update(done, total) && !interrupted();

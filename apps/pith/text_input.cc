@@ -12,7 +12,7 @@
 
 #include "args.h"
 #include "core/json_file.h"
-#include "model/tokenizers/tokenizer_utf8.h"
+#include "core/utf8.h"
 #include "pith/error.h"
 
 namespace pith::cli {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "console.h"
-#include "model/tokenizers/tokenizer_utf8.h"
+#include "core/utf8.h"
 #include "report.h"
 
 namespace pith::cli {

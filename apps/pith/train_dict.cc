@@ -15,11 +15,11 @@
 #include "core/json_file.h"
 #include "core/output_file.h"
 #include "engine.h"
-#include "kv_rows.h"
 #include "pith/error.h"
 #include "report.h"
 #include "text_input.h"
 #include "tools/dictionaries/dict_jobs.h"
+#include "tools/dictionaries/kv_rows.h"
 
 namespace pith::cli {
 namespace {

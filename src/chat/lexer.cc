@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "chat/syntax.h"
-#include "model/tokenizers/tokenizer_utf8.h"
+#include "core/utf8.h"
 
 namespace pith::chat {
 namespace {

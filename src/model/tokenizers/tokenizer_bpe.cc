@@ -6,7 +6,7 @@
 #include <bit>
 #include <utility>
 
-#include "model/tokenizers/tokenizer_utf8.h"
+#include "core/utf8.h"
 #include "pith/error.h"
 
 namespace pith {

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "core/gguf.h"
+#include "core/utf8.h"
 #include "model/tokenizers/score_bpe.h"
 #include "model/tokenizers/tokenizer_kinds.h"
 #include "model/tokenizers/tokenizer_text.h"
-#include "model/tokenizers/tokenizer_utf8.h"
 
 namespace pith {
 namespace {

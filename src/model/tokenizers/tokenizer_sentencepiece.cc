@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
+#include "core/utf8.h"
 #include "model/tokenizers/tokenizer_kinds.h"
-#include "model/tokenizers/tokenizer_utf8.h"
 
 namespace pith {
 namespace {

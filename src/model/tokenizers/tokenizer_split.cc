@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "core/utf8.h"
 #include "model/tokenizers/tokenizer_regex.h"
-#include "model/tokenizers/tokenizer_utf8.h"
 #include "pith/error.h"
 
 namespace pith {

@@ -11,7 +11,7 @@
 #include <random>
 #include <thread>
 
-#include "model/tokenizers/tokenizer_utf8.h"
+#include "core/utf8.h"
 #include "pith/error.h"
 
 namespace pith {

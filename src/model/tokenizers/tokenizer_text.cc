@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "model/tokenizers/tokenizer_utf8.h"
+#include "core/utf8.h"
 
 namespace pith {
 

@@ -7,7 +7,7 @@
 
 #include "core/json_file.h"
 
-#include "model/tokenizers/tokenizer_utf8.h"
+#include "core/utf8.h"
 
 namespace pith {
 namespace {

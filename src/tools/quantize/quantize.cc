@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 
+#include "chat/sources.h"
 #include "core/output_file.h"
 #include "core/thread_pool.h"
 #include "kernels/block_products.h"
@@ -181,6 +182,10 @@ class Quantizer {
 };
 
 }  // namespace
+
+std::string chat_template_of(const std::filesystem::path& folder) {
+  return chat::sources_of(folder).main;
+}
 
 std::span<const WeightType> quantize_types() { return kTypes; }
 

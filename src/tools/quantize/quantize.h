@@ -34,6 +34,9 @@ struct QuantizeReport {
   size_t bytes = 0;  ///< of the file
 };
 
+/// The template of a folder's model, for QuantizeRequest; "" where there is none.
+std::string chat_template_of(const std::filesystem::path& folder);
+
 /// The types that may be asked for: the dense types, Q8_0, Q4_0 and Q4_K.
 std::span<const WeightType> quantize_types();
 

@@ -1,17 +1,23 @@
 #pragma once
 // The rate of the machine's memory, and the share that attention reaches.
 
+#include <functional>
+#include <vector>
+
 #include "cache/kv_cache.h"
 #include "pith/model.h"
 
-namespace pith::cli {
+namespace pith {
+
+/// Asks whether to stop: measurements end early then.
+using Stopped = std::function<bool()>;
 
 /// Uniform numbers of mean 0 and variance 1, a function of the seed and their place.
 void fill_random(std::vector<float>& x, uint64_t seed);
 
 /// Bytes per second at which the pool's threads read a buffer far larger than the caches: the
 /// median of some passes.
-double read_bandwidth(const Context& context);
+double read_bandwidth(const Context& context, const Stopped& stopped);
 
 /// One query token's attention over all layers of a cache, decode's way.
 struct AttentionSpeed {
@@ -22,7 +28,7 @@ struct AttentionSpeed {
 
 /// Fills a cache of the model's shape with `depth` random rows under the policy and times it.
 AttentionSpeed attention_speed(const Context& context, const ModelConfig& config,
-                               const Policy& policy, size_t depth);
+                               const Policy& policy, size_t depth, const Stopped& stopped);
 
 /// The middle of the values, and the smallest and largest beside it.
 struct Median {
@@ -30,4 +36,4 @@ struct Median {
 };
 Median median(std::vector<double> values);
 
-}  // namespace pith::cli
+}  // namespace pith

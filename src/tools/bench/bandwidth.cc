@@ -1,13 +1,12 @@
-#include "bandwidth.h"
+#include "tools/bench/bandwidth.h"
 
 #include <algorithm>
 #include <chrono>
 
 #include "core/philox.h"
-#include "interrupt.h"
 #include "kernels/read_rate.h"
 
-namespace pith::cli {
+namespace pith {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -32,24 +31,24 @@ Median median(std::vector<double> values) {
   return {values[values.size() / 2], values.front(), values.back()};
 }
 
-double read_bandwidth(const Context& context) {
+double read_bandwidth(const Context& context, const Stopped& stopped) {
   constexpr size_t kNumbers = size_t{1} << 28;  // 1 GiB
   Array<float> buffer(context.memory, MemoryKind::kScratch);
   buffer.resize(kNumbers);
   // The system's pages come with the first write, which may take seconds.
   constexpr size_t kPiece = kNumbers / 64;
   for (size_t at = 0; at < kNumbers; at += kPiece) {
-    if (interrupted()) return 0;
+    if (stopped()) return 0;
     std::fill_n(buffer.begin() + at, kPiece, 1.0f);
   }
   std::vector<double> rates;
-  for (int pass = 0; pass < 7 && (pass == 0 || !interrupted()); ++pass)
+  for (int pass = 0; pass < 7 && (pass == 0 || !stopped()); ++pass)
     rates.push_back(read_rate(context, std::as_bytes(std::span(buffer.data(), kNumbers))));
   return median(rates).value;
 }
 
 AttentionSpeed attention_speed(const Context& context, const ModelConfig& config,
-                               const Policy& policy, size_t depth) {
+                               const Policy& policy, size_t depth, const Stopped& stopped) {
   const CacheShape shape{config.layers,     config.query_heads,    config.kv_heads,
                          config.head_dim,   config.sliding_window, depth + 1,
                          config.fingerprint};
@@ -60,7 +59,7 @@ AttentionSpeed attention_speed(const Context& context, const ModelConfig& config
   const auto width = static_cast<size_t>(config.query_heads * config.head_dim);
   std::vector<float> q(kChunk * width), k(kChunk * kv), v(kChunk * kv), out(kChunk * width);
   fill_random(q, 1);
-  for (size_t t = 0; t < depth && !interrupted(); t += kChunk) {
+  for (size_t t = 0; t < depth && !stopped(); t += kChunk) {
     const size_t n = std::min(kChunk, depth - t);
     fill_random(k, 2 + t);
     fill_random(v, 3 + t);
@@ -68,8 +67,8 @@ AttentionSpeed attention_speed(const Context& context, const ModelConfig& config
   }
   std::vector<double> seconds;
   const auto begun = Clock::now();
-  while (seconds.empty() || (seconds.size() < 5 && !interrupted()) ||
-         (!interrupted() && seconds_since(begun) < 1 && seconds.size() < 100)) {
+  while (seconds.empty() || (seconds.size() < 5 && !stopped()) ||
+         (!stopped() && seconds_since(begun) < 1 && seconds.size() < 100)) {
     const auto start = Clock::now();
     for (int l = 0; l < config.layers; ++l) cache.attend_only(l, out.data(), q.data(), 1);
     seconds.push_back(seconds_since(start));
@@ -77,4 +76,4 @@ AttentionSpeed attention_speed(const Context& context, const ModelConfig& config
   return {median(seconds).value, static_cast<double>(cache.ledger().payload)};
 }
 
-}  // namespace pith::cli
+}  // namespace pith

@@ -1,4 +1,4 @@
-#include "kv_rows.h"
+#include "tools/dictionaries/kv_rows.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 #include "model/forward.h"
 #include "model/loaders/weights.h"
 
-namespace pith::cli {
+namespace pith {
 namespace {
 
 constexpr size_t kChunk = 512;  // tokens of a forward pass
@@ -52,4 +52,4 @@ std::optional<std::vector<KvRows>> collect_kv(const Context& context, const Mode
   return all;
 }
 
-}  // namespace pith::cli
+}  // namespace pith

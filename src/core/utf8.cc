@@ -1,4 +1,4 @@
-#include "model/tokenizers/tokenizer_utf8.h"
+#include "core/utf8.h"
 
 #include "pith/tokenizer.h"
 

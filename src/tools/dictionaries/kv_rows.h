@@ -8,7 +8,7 @@
 #include "kernels/context.h"
 #include "pith/model.h"
 
-namespace pith::cli {
+namespace pith {
 
 /// Of one layer, in the order of the tokens.
 struct KvRows {
@@ -21,4 +21,4 @@ std::optional<std::vector<KvRows>> collect_kv(const Context& context, const Mode
                                               std::span<const int32_t> tokens, size_t piece,
                                               const Progress& progress);
 
-}  // namespace pith::cli
+}  // namespace pith

@@ -1,0 +1,14 @@
+#pragma once
+// What a model's file holds, for `pith inspect`.
+
+#include <map>
+#include <string>
+
+#include "pith/model.h"
+
+namespace pith {
+
+/// Bytes of the file's tensors by the name of their type.
+std::map<std::string, size_t> bytes_by_type(const Model& model);
+
+}  // namespace pith
