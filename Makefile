@@ -99,7 +99,7 @@ format: ## put every C++ file into the house format
 	@tools/setup.sh
 	@tools/check_format.sh --fix
 
-lint: ## every static check: format, clang-tidy, includes, docs, claims, tree
+lint: ## every static check: format, clang-tidy, includes, docs, claims, tree, classes, walks
 	@tools/setup.sh
 	@cmake --preset release -Wno-dev --log-level=NOTICE
 	@! tools/setup.sh nvcc >/dev/null 2>&1 || cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCH) \

@@ -1,5 +1,5 @@
 #pragma once
-// What a method goes with on the GPU, in words: for `pith policies NAME`.
+// The partners of a method on the GPU, in words: for `pith policies NAME`.
 
 #include <string>
 #include <utility>

@@ -1,5 +1,5 @@
 #pragma once
-// What a model's file holds, for `pith inspect`.
+// The types of a model's tensors, for `pith inspect`.
 
 #include <map>
 #include <string>
