@@ -17,7 +17,7 @@ for library in libc6 libfmt libicu libsentencepiece; do
 done
 dpkg-deb -c "$deb" >"$work/files"
 for file in bin/pith share/man/man1/pith.1 share/man/man1/pith-run.1 share/bash-completion/completions/pith; do
-  grep -q "/$file" "$work/files" || fail "the package has no $file"
+  grep -qE " \./usr/$file(\.gz)?$" "$work/files" || fail "the package has no /usr/$file"
 done
 ! grep -qE 'include/|\.a$|lib/pith/' "$work/files" || fail "the package holds more than the program"
 
