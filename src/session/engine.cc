@@ -265,8 +265,12 @@ size_t Engine::next_chunk(size_t left) const {
 }
 
 Ledger Engine::ledger() const { return state_->backend->ledger(); }
-size_t Engine::bytes_in_use() const { return state_->backend->memory().total(); }
-size_t Engine::peak_bytes() const { return state_->backend->memory().peak(); }
+size_t Engine::bytes_in_use() const {
+  return state_->backend->memory().total() + state_->backend->bytes_of_tables();
+}
+size_t Engine::peak_bytes() const {
+  return state_->backend->memory().peak() + state_->backend->bytes_of_tables();
+}
 size_t Engine::bytes_reserved() const { return set_aside(state_->backend->memory()); }
 void Engine::set_memory_limit(size_t bytes) { state_->runtime->set_memory_limit(bytes); }
 const std::shared_ptr<const Model>& Engine::model() const { return state_->model; }

@@ -70,6 +70,41 @@ TEST(CudaRuntime, AnswersAreThoseOfSeparateOnes) {
   EXPECT_EQ(said_layer, want_layer);
 }
 
+// Whoever is the first of them may go before the others.
+TEST(CudaRuntime, TablesAreThereOnce) {
+  const auto model = RandomModelFolder(RandomModel{}).load();
+  PITH_NEEDS_GPU();
+  const auto ids = random_ids(70, model->config().vocab, 3);
+  for (const char* policy :
+       {"exact+qjl(paper=true),window=16", "exact+qjl,window=16", "exact+gear,window=16"}) {
+    SCOPED_TRACE(policy);
+    const SessionOptions options{.policy = Policy::parse(policy)};
+    const auto said = [&](Session& session) { return all_logits(session, ids, 50); };
+    const auto alone = engine_of(model, gpu_runtime());
+    const size_t without = alone->runtime()->bytes_in_use();
+    Session by_itself(alone, options);
+    const size_t session = alone->runtime()->bytes_in_use() - without;
+    const auto want = said(by_itself);
+
+    const auto runtime = gpu_runtime();
+    auto one = engine_of(model, runtime);
+    const auto other = engine_of(model, runtime);
+    auto first = std::make_unique<Session>(one, options);
+    const size_t tables = first->ledger().shared, before = runtime->bytes_in_use();
+    constexpr size_t kAngles = 64 / 2 * sizeof(double);
+    {
+      Session second(other, options);
+      EXPECT_EQ(second.ledger().shared, tables);
+      EXPECT_EQ(runtime->bytes_in_use(), before + session - tables - kAngles);
+      EXPECT_EQ(said(*first), want);
+      first.reset();
+      one.reset();
+      EXPECT_EQ(said(second), want);
+    }
+    EXPECT_EQ(runtime->bytes_in_use(), other->ledger().total_bytes());
+  }
+}
+
 TEST(CudaRuntime, BytesAndTheirLimitAreOfAll) {
   const auto model = RandomModelFolder(RandomModel{}).load();
   PITH_NEEDS_GPU();

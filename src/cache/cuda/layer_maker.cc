@@ -16,18 +16,20 @@ std::string name_of(const std::vector<double>& numbers) {
 
 // A codec learns tables from its rows: such tables are made for each cache. One that has none is
 // the same for all layers and caches, whose rows are coded together.
-std::shared_ptr<const DeviceCodec> with_tables(const LayerPlan& plan, const TableSite& t,
-                                               DeviceCommon& common) {
+std::shared_ptr<const DeviceCodec> with_tables(const LayerPlan& plan, TableSite t,
+                                               DeviceTables& tables) {
+  if (!plan.codec) return nullptr;
   const auto make = [&] {
     const auto own = plan.codec->with_tables(t);
-    return own ? own : common.codecs.of(plan.codec_name, [&] { return plan.codec; });
+    return own ? own : tables.codecs.of(plan.codec_name, [&] { return plan.codec; });
   };
-  if (!plan.codec || plan.codec->learns_from() > 0) return plan.codec ? make() : nullptr;
+  if (plan.codec->learns_from() > 0) return make();
+  t.memory = t.scratch = &tables.memory;
   const auto name =
       fmt::format("{}, layer {} of model {}, {} KV heads from {} of {} channels, seed {}, {}",
                   plan.codec_name, t.layer, t.model, t.kv_heads, t.first_head, t.head_dim, t.seed,
                   t.frequencies ? name_of(*t.frequencies) : "no RoPE");
-  return common.codecs.of(name, make);
+  return tables.codecs.of(name, make);
 }
 
 }  // namespace
@@ -36,8 +38,9 @@ RopeTables::RopeTables(const LayerRopes& ropes, DeviceCommon& common, cudaStream
     : ropes_(ropes) {
   for (const Rope* rope : ropes.distinct()) {
     const std::vector<double>& angles = rope->frequencies();
-    tables_.push_back(common.ropes.of(name_of(angles), [&] {
-      return std::make_shared<RopeTable>(common.memory(), angles, stream);
+    DeviceTables& all = common.tables();
+    tables_.push_back(all.ropes.of(name_of(angles), [&] {
+      return std::make_shared<RopeTable>(all.memory, angles, stream);
     }));
   }
 }
@@ -95,7 +98,7 @@ std::unique_ptr<LayerRows> LayerMaker::make_layer(const Site& site, int layer,
                            static_cast<uint32_t>(part.heads.first),
                            &site.common.memory()};
     LayerPlan& plan = part.plan;
-    plan.codec = with_tables(plan, tables, site.common);
+    plan.codec = with_tables(plan, tables, site.common.tables());
     LayerSite of_run = whole;
     of_run.rope = rope;
     of_run.heads = static_cast<size_t>(part.heads.count);

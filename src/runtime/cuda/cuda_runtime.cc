@@ -21,7 +21,7 @@ ShapeSpace& CudaRuntime::space(int query_heads, int kv_heads, int head_dim) {
   auto& space = spaces[{query_heads, kv_heads, head_dim}];
   if (!space) {
     const DecodeShape shape{1, query_heads, kv_heads, head_dim, 1, 0};
-    space = std::make_unique<ShapeSpace>(memory, shape, stream.stream);
+    space = std::make_unique<ShapeSpace>(memory, shape, stream.stream, tables);
   }
   return *space;
 }

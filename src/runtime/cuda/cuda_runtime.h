@@ -21,11 +21,12 @@ namespace pith::cuda {
 
 /// Space for layers of one shape, which use it in turn.
 struct ShapeSpace {
-  ShapeSpace(MemoryCounter& counter, const DecodeShape& one, cudaStream_t work)
+  ShapeSpace(MemoryCounter& counter, const DecodeShape& one, cudaStream_t work,
+             std::shared_ptr<DeviceTables> tables)
       : memory(counter),
         shape(one),
         stream(work),
-        common(std::make_shared<DeviceCommon>(memory)),
+        common(std::make_shared<DeviceCommon>(memory, std::move(tables))),
         queries(memory, MemoryKind::kScratch),
         answers(memory, MemoryKind::kScratch),
         places(memory, MemoryKind::kScratch) {
@@ -89,6 +90,7 @@ struct CudaRuntime final : RuntimeBackend {
   std::recursive_mutex stream_turn;
   int device;
   StreamOrder order;
+  std::shared_ptr<DeviceTables> tables = std::make_shared<DeviceTables>(memory);
   std::map<std::tuple<int, int, int>, std::unique_ptr<ShapeSpace>> spaces;
 
  private:

@@ -139,11 +139,13 @@ class CudaEngine final : public EngineBackend {
 
   Ledger ledger() const override {
     Ledger ledger;
-    ledger.scratch = shared_.own.bytes(MemoryKind::kScratch);
+    ledger.scratch = shared_.own.bytes(MemoryKind::kScratch) +
+                     shared_.runtime.tables->memory.bytes(MemoryKind::kScratch);
     ledger.staging = shared_.own.bytes(MemoryKind::kStaging);
     return ledger;
   }
   const MemoryCounter& memory() const override { return shared_.memory; }
+  size_t bytes_of_tables() const override { return shared_.runtime.tables->memory.total(); }
   /// An engine for many has products of its own.
   std::string bits() const override {
     return fmt::format("{}, {}", cuda::bits_of_card(), shared_.forward.bits());

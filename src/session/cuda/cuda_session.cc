@@ -23,6 +23,7 @@ CudaShared::CudaShared(const std::shared_ptr<const Model>& model, const EngineOp
       weights(cuda::DeviceWeights::of(model)),
       memory(MemoryCounter::Root{}, r.memory),
       own(memory),
+      common(std::make_shared<cuda::DeviceCommon>(own, r.tables)),
       forward(weights, own, r.stream.stream,
               {o.chunk, o.parallel, o.f32_arithmetic ? DType::kF32 : weights->dtype()}) {}
 

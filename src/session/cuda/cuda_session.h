@@ -34,7 +34,7 @@ struct CudaShared {
   std::shared_ptr<const cuda::DeviceWeights> weights;
   MemoryCounter memory;  // of the engine and its sessions
   MemoryCounter own;     // of the engine alone
-  std::shared_ptr<cuda::DeviceCommon> common = std::make_shared<cuda::DeviceCommon>(own);
+  std::shared_ptr<cuda::DeviceCommon> common;
   cuda::DeviceForward forward;
   std::vector<const CudaSession*> rows;  // whose logits forward has, row by row
   size_t most_calls = 1;                 // of a layer in a step of one session
