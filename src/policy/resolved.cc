@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "pith/error.h"
+#include "policy/device_room.h"
 #include "policy/host_room.h"
 #include "policy/refusal.h"
 #include "rows/device_growth.h"
@@ -16,7 +17,7 @@
 namespace pith {
 namespace {
 
-constexpr size_t kBlockOnGpu = 32;  // rows that are coded together there
+constexpr size_t kBlockOnGpu = kCodedTogether;
 
 SideChoice choose_side(const PolicyRule& rule, const RulePlace& place, Side side) {
   // Exact rows have the type that the policy names, or the body's own if that is dense, or f16.
@@ -200,32 +201,6 @@ std::string CohortPolicy::describe(const ProtectedRows& protect) const {
                      kept.empty() ? "" : fmt::format(" [protected {}]", kept));
 }
 
-// Stores of the GPU say how they grow (rows/device_growth.h). Rows that wait to be coded, and those
-// that lie in another store, each with its last piece, are two pieces at most. A bounded body may
-// have all its room from the first row on. Beside a row lie at most a position and attention mass.
-double CohortPolicy::most_free_on_gpu(size_t exact, size_t body, double coded_bytes) const {
-  const bool codes = coded_bytes > 0;
-  constexpr size_t kMore = 2 * kDevicePiece;
-  const DeviceGrowth dense{kDevicePiece, 0, budget.context > 0 ? budget.context + kMore : 0};
-  const auto room = [&](size_t rows) { return dense.most_for(rows + kMore); };
-  const Rule& keeps = *selector.rule;
-  const size_t context = std::max<size_t>(budget.context, 1);
-  const bool bounded = keeps.most_rows(context) == keeps.most_rows(2 * context);
-  const size_t most_body = bounded ? std::max(body, keeps.most_rows(context)) : body;
-  const size_t free_body = room(most_body) - body;
-  const size_t most_window = schedule.window + schedule.block + kDevicePiece;
-  const size_t window = device_window(most_window, true).most_for(1);
-  // A sample by rate over codes has up to two groups of each head as they are, and one apart.
-  const size_t tail = codes && keeps.by_contents() ? 96 : 0;
-  const size_t free_exact =
-      std::max(window - std::min(exact, schedule.window), room(exact) - exact) + tail;
-  const size_t side = selector.needs.all() ? 0 : sizeof(int32_t) + sizeof(float);
-  const double row = static_cast<double>(exact_row_bytes());
-  const double of_body = codes ? coded_bytes / static_cast<double>(body) : row;
-  return static_cast<double>(free_exact) * row + static_cast<double>(free_body) * of_body +
-         static_cast<double>((exact + body + free_exact + free_body) * side);
-}
-
 void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& protect) const {
   const ProtectedRows rows = protected_rows(protect);
   const auto of_protected = static_cast<size_t>(rows.before(static_cast<int64_t>(tokens)));
@@ -251,8 +226,7 @@ void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& 
     ledger.slack +=
         std::max(used, count * most_on_host(*this, {o, of_protected, body, side})) - used;
   else
-    ledger.slack += static_cast<size_t>(static_cast<double>(count) *
-                                        most_free_on_gpu(exact, body, this->coded() ? coded : 0));
+    ledger.slack += count * most_free_on_gpu(*this, {{o, of_protected, body, side}, coded});
   for (const Side s : {Side::kKeys, Side::kValues}) {
     RowsRequest request{.side = s, .dim = dim, .head = static_cast<uint32_t>(heads.back())};
     request.layer = site.layer;

@@ -87,10 +87,6 @@ struct CohortPolicy {
   /// Adds the most that `tokens` tokens can take. On the GPU room that stores keep free is part of
   /// it; what a store takes for a moment while it grows is not: one of a layer's at a time.
   void estimate(Ledger& ledger, size_t tokens, const ProtectedRows& protect = {}) const;
-
- private:
-  /// Bytes of one head that are free, beside so many rows in a body whose codes are `coded` bytes.
-  double most_free_on_gpu(size_t exact, size_t body, double coded) const;
 };
 
 /// A rule in its place, whether the device can do it or not. Throws kInvalidArgument for what

@@ -67,7 +67,7 @@ StoreRoom HeadRoom::run() const {
   // With room beside the run's come numbers for all of it.
   if (coded + dense > s_.sides.capacity()) {
     const size_t rows = std::max(dense, s_.rows.capacity());
-    room += s_.sides.room(coded + DeviceGrowth{kDevicePiece}.most_for(rows));
+    room += s_.sides.room(coded + device_rows().most_for(rows));
   }
   const size_t leave = held + s_.coded() + coming_.tokens;
   if (s_.body) room += s_.body->room({leave, heavy_ + slack_, body_});

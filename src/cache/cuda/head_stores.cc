@@ -87,13 +87,13 @@ void HeadStores::write_weights() const {
 
 // Coders read whole blocks, of which the last may end behind the rows.
 size_t HeadStores::run_needs(size_t count) const {
-  return count + (zones().packs() ? kBlockRows - 1 : 0);
+  return device_run_rows(count, zones().packs());
 }
 
 DenseStoreShape HeadStores::run_shape() const {
   if (!zones().flows()) return {site.heads, site.dim, layer.straight ? site.context : 0};
   const size_t waiting = body ? body->least() : 0;
-  const size_t most = layer.schedule.window + layer.schedule.block + waiting;
+  const size_t most = device_window_rows(layer.schedule, waiting);
   return DenseStoreShape::window(site.heads, site.dim, most, static_cast<bool>(body));
 }
 

@@ -20,7 +20,7 @@ std::array<Slab, BlockMemory::kParts> parts_of(const DeviceCodec& codec, const S
 
 size_t codes_bytes(const DeviceCodec& codec, const StoreSite& site, size_t rows) {
   const GroupedBytes block = codec.block_bytes(static_cast<int>(site.dim));
-  const size_t blocks = DeviceGrowth{1, kDeviceBlocks}.most_for((rows + 31) / 32);
+  const size_t blocks = device_codes().most_for(device_blocks(rows));
   return site.heads * blocks *
          (block.key_codes + block.key_side + block.value_codes + block.value_side);
 }

@@ -115,7 +115,7 @@ class CodedBlocks {
  private:
   CodedBlocks(const CodedBlocks& owner, bool saved);
   const RecordTable& records() const { return owners_ ? *owners_ : records_; }
-  DeviceGrowth growth() const { return {1, kDeviceBlocks, (site_.context + 31) / 32}; }
+  DeviceGrowth growth() const { return device_codes(site_.context); }
   /// Rows that are worth their room where `most` will be held: no more than come at all.
   size_t room_for(size_t most) const {
     return site_.context > 0 && most > 0 ? std::min(most, site_.context)

@@ -6,7 +6,7 @@
 namespace pith::cuda {
 namespace {
 
-constexpr size_t kFrontPart = 16;  // of what is held is given back in front before rows move up
+constexpr size_t kFrontPart = DeviceGrowth::kFrontPart;
 
 }  // namespace
 
@@ -65,7 +65,8 @@ void DenseStore::reserve_more(size_t rows) {
 StoreRoom DenseStore::room(size_t rows, bool fronts) const {
   const size_t room = fronts ? rows + rows / kFrontPart + 1 : rows;
   if (room <= capacity()) return {0, fronts ? allocated_bytes() : 0};
-  return StoreRoom::growth(slab_, shape_.growth().from(room, rows));
+  const DeviceGrowth growth = shape_.growth();
+  return StoreRoom::growth(slab_, fronts ? growth.most_with_front(rows) : growth.most_for(rows));
 }
 
 void DenseStore::move_up() {
@@ -82,7 +83,7 @@ void DenseStore::reshape(const DenseStoreShape& shape) {
 }
 
 void DenseStore::shrink() {
-  const size_t room = DeviceGrowth{kDevicePiece}.from(rows_, rows_);
+  const size_t room = device_rows().from(rows_, rows_);
   if (room < capacity()) move_to(room, *this);
 }
 

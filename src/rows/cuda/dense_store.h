@@ -67,7 +67,7 @@ struct DenseStoreShape {
   size_t most = 0;            ///< rows, where growth by eighths ends; 0 = unknown
   size_t least = 0;           ///< room for so many at once, if for any
 
-  DeviceGrowth growth() const { return {kDevicePiece, least, most}; }
+  DeviceGrowth growth() const { return {device_rows().piece, least, most}; }
 
   /// Of a window of at most `rows` rows.
   static DenseStoreShape window(size_t heads, size_t dim, size_t rows, bool roomy) {

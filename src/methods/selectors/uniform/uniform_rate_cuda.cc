@@ -45,7 +45,7 @@ struct RateRule {
   bool evicted = false;  ///< rows come from a heavy store
 };
 
-constexpr DeviceGrowth kPositions{kDevicePiece};
+constexpr DeviceGrowth kPositions = device_rows();
 
 /// f(moves) for as many as a launch takes, until all have been.
 template <class F>
@@ -122,7 +122,7 @@ class RateStore final : public BodyStore {
   size_t coded(size_t head) const { return whole(counts()[head]); }
   size_t most_coded() const { return whole(most()); }
   /// Fits what waits and 32 rows more.
-  size_t tail_rows() const { return group_ + kBlockRows - 1; }
+  size_t tail_rows() const { return device_sample_rows(group_); }
   int32_t* device_coded() const { return device_counts_.at<int32_t>(); }
   int32_t* device_waiting() const { return device_coded() + site_.heads; }
   /// Coders see no numbers but those of rows.
