@@ -133,6 +133,11 @@ class Faults(unittest.TestCase):
             self.assertEqual(server.metric("pith_conversations_dropped_total"), 0)
             self.assertEqual(server.metric("pith_reserved_bytes"), 0)
 
+    def test_it_is_not_open_to_others_without_a_key(self):
+        with self.assertRaises(SystemExit) as raised:
+            Server("--host", "0.0.0.0")
+        self.assertIn("--api-key", str(raised.exception))
+
     def test_the_first_lines_say_how_many_conversations_fit(self):
         """As many as admission takes: each asks for the room of the whole context before it comes."""
         for memory, said_of in (("16MiB", "not one conversation"), ("64MiB", "1 conversation "), ("256MiB", "7 ")):

@@ -86,9 +86,7 @@ void HeadStores::write_weights() const {
 }
 
 // Coders read whole blocks, of which the last may end behind the rows.
-size_t HeadStores::run_needs(size_t count) const {
-  return device_run_rows(count, zones().packs());
-}
+size_t HeadStores::run_needs(size_t count) const { return device_run_rows(count, zones().packs()); }
 
 DenseStoreShape HeadStores::run_shape() const {
   if (!zones().flows()) return {site.heads, site.dim, layer.straight ? site.context : 0};

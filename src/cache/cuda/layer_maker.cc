@@ -39,9 +39,8 @@ RopeTables::RopeTables(const LayerRopes& ropes, DeviceCommon& common, cudaStream
   for (const Rope* rope : ropes.distinct()) {
     const std::vector<double>& angles = rope->frequencies();
     DeviceTables& all = common.tables();
-    tables_.push_back(all.ropes.of(name_of(angles), [&] {
-      return std::make_shared<RopeTable>(all.memory, angles, stream);
-    }));
+    tables_.push_back(all.ropes.of(
+        name_of(angles), [&] { return std::make_shared<RopeTable>(all.memory, angles, stream); }));
   }
 }
 
