@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "model/loaders/weights.h"
+#include "pith/error.h"
 #include "pith/session.h"
 #include "pith/tokenizer.h"
 #include "pith_tools/catalogue.h"
+#include "pith_tools/choose.h"
 
 namespace pith {
 namespace {
@@ -160,6 +162,27 @@ TEST_F(RealModel, Gemma3) {
   const double lost = rounding(ids);
   EXPECT_GT(lost, 5e-5);
   EXPECT_LT(lost, 3e-3);
+}
+
+// Figures of other models are not what the least is told by, nor what a quarter is chosen by.
+TEST_F(RealModel, AutoKnowsItsLeast) {
+  for (const char* name : {"smollm2", "gemma3-270m"}) {
+    const auto file = pulled_file(*known_model(name));
+    if (!file) GTEST_SKIP() << "no " << name << ": run 'pith pull " << name << "' first";
+    ChooseOptions o;
+    o.model = file->string();
+    o.session.context = 8000;
+    o.budget = "25%";
+    EXPECT_LT(choose_policy(o).measured.divergence, 0.005) << name;
+    o.budget = "1%";
+    try {
+      choose_policy(o);
+      ADD_FAILURE() << name << " in a hundredth";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("the built-in presets of this model"), std::string::npos)
+          << e.what();
+    }
+  }
 }
 
 }  // namespace

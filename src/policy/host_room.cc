@@ -13,7 +13,8 @@ size_t most_of_body(const SideChoice& side, const CohortPolicy& c, const HeldRow
   if (codec_row(side.codec.name).dense)
     return grown_bytes(rows.body * c.site.head_dim * size_of(side.body));
   constexpr size_t kBuffers = 8;  // no codec has more
-  const double codes = side.sizes->most_bytes(rows.body, c.site.head_dim, rows.body < rows.of.body);
+  const double codes =
+      side.sizes->most_bytes(rows.body, c.site.head_dim, c.leaves_gaps(rows.body, rows.of.body));
   return most_grown_bytes(static_cast<size_t>(std::ceil(codes)), kBuffers);
 }
 

@@ -210,7 +210,7 @@ void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& 
   const double side =
       of_protected > 0 ? std::max<double>(side_bytes, sizeof(uint32_t)) : side_bytes;
   const size_t body = selector.rule->mean_rows(o.body), count = heads.size();
-  const bool evicted = body < o.body;
+  const bool evicted = leaves_gaps(body, o.body);
   const double coded = body == 0 ? 0
                                  : keys.sizes->most_bytes(body, dim, evicted) +
                                        values.sizes->most_bytes(body, dim, evicted);

@@ -79,6 +79,9 @@ struct CohortPolicy {
 
   bool coded() const { return keys.offers.coded || values.offers.coded; }
   size_t exact_row_bytes() const;  ///< of one KV head
+  /// Whether the `body` rows of `of` that stay leave gaps in the groups of a codec. A layer that
+  /// slides drops whole groups.
+  bool leaves_gaps(size_t body, size_t of) const { return body < of && !selector.needs.all(); }
   /// Rows that are the layer's to protect: none under a sliding window of its own.
   ProtectedRows protected_rows(const ProtectedRows& all) const;
   /// For `compare`.

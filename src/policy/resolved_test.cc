@@ -118,6 +118,23 @@ TEST(ResolvedPolicy, SelectorsThatLoseNothingInASlidingLayerAreExactThere) {
   }
 }
 
+// Groups are dropped whole there: what stays takes no more than as many rows of a short text.
+TEST(ResolvedPolicy, CodesOfASlidingLayerTakeWhatTheirRowsTake) {
+  const CacheShape shape = shape_of(64, {0, 128});
+  for (const CodecRow& codec : codec_rows()) {
+    SCOPED_TRACE(codec.info.name);
+    PolicyRule rule = pair_rule(selector_row("exact"), codec, 0);
+    rule.window = 64;
+    const CohortPolicy all = resolve_rule(rule, {shape, 0, {0}, 0, Device::kCpu}),
+                       slides = resolve_rule(rule, {shape, 1, {0}, 0, Device::kCpu});
+    Ledger few, most;
+    slides.estimate(most, 900);
+    all.estimate(few, most.rows_kept);
+    EXPECT_EQ(most.rows_kept, few.rows_kept);
+    EXPECT_LE(most.payload, few.payload + few.payload / 8);
+  }
+}
+
 // With a budget of no fewer rows than `exact` has in a layer that slides a selector would hold rows
 // that nobody can see, or sample those that fit.
 TEST(ResolvedPolicy, SelectorsWithMoreRowsThanASlidingLayerNeedsAreExactThere) {

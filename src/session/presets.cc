@@ -246,10 +246,13 @@ Presets::Fitting Presets::fit(const ModelConfig& config, const StandaloneOptions
     return found;
   }
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("auto: a budget of {} ({}) is below the least of {}: {} takes up to {} "
-                          "at {} tokens; raise --kv-budget, or name a policy yourself",
-                          budget, mib(choice.budget_bytes), name_, smallest->policy, mib(least),
-                          o.context));
+              fmt::format("auto: a budget of {} ({}) is below the least of {}: {} at {} tokens, "
+                          "{:.1f}% of what exact takes; raise --kv-budget, or name a policy "
+                          "yourself",
+                          budget, mib(choice.budget_bytes), name_, mib(least), o.context,
+                          std::ceil(1000 * static_cast<double>(least) /
+                                    static_cast<double>(choice.exact_bytes)) /
+                              10));
 }
 
 PresetChoice Presets::choose(const ModelConfig& config, const StandaloneOptions& options,

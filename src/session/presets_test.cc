@@ -153,7 +153,7 @@ void refused(const std::string& budget, const std::string& words) {
 }
 
 TEST(Presets, BudgetsThatCannotBeAreRefused) {
-  refused("10%", "local(window=12.5%) takes up to 0.25 MiB");
+  refused("10%", "0.25 MiB at");
   refused("1KiB", "below the least");
   refused("1024", "rows");
   refused("lots", "not a budget");

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "pith/error.h"
@@ -67,6 +68,16 @@ PresetChoice for_any(const ModelConfig& config, const std::string& fingerprint,
   return from.choose(config, o.session, o.budget, o.goal);
 }
 
+size_t least_bytes(const Presets& presets, const ModelConfig& config, StandaloneOptions session) {
+  size_t least = std::numeric_limits<size_t>::max();
+  for (const Preset& p : presets.fitting(config, session, "1000000GiB")) {
+    session.policy = Policy::parse(p.policy);
+    const Ledger most = estimate_ledger(config, session, session.context);
+    least = std::min<size_t>(least, most.cache_bytes());
+  }
+  return least;
+}
+
 }  // namespace
 
 std::string memory_budget(std::string_view word) {
@@ -93,13 +104,22 @@ PresetChoice choose_policy(const ChooseOptions& o) {
   if (!o.presets.empty())
     return from_file(o.presets, fingerprint).choose(config, o.session, o.budget, o.goal);
   const Presets known = Presets::built_in(fingerprint);
+  if (known.model_fingerprint().empty()) return for_any(config, fingerprint, o);
   try {
-    if (!known.model_fingerprint().empty())
-      return known.choose(config, o.session, o.budget, o.goal);
+    return known.choose(config, o.session, o.budget, o.goal);
   } catch (const Error& e) {
-    if (e.code() != ErrorCode::kInvalidArgument) throw;  // nothing measured is as small
+    if (e.code() != ErrorCode::kInvalidArgument) throw;
+    // Nothing that was measured is as small; maybe something else is. Or the least of all is told.
+    try {
+      return for_any(config, fingerprint, o);
+    } catch (const Error& of_any) {
+      if (of_any.code() != ErrorCode::kInvalidArgument ||
+          least_bytes(Presets::built_in(), config, o.session) <
+              least_bytes(known, config, o.session))
+        throw;
+    }
+    throw;
   }
-  return for_any(config, fingerprint, o);
 }
 
 }  // namespace pith
