@@ -119,7 +119,7 @@ class Session {
   void reserve(size_t tokens);
   /// The most bytes that the session holds until `tokens` more tokens are appended, including those
   /// in use: the size of reserve(), for schedulers that free memory first. On the GPU it
-  /// includes the growth of scratch memory. Throws kContextFull.
+  /// includes the growth of scratch memory beyond what others have set aside. Throws kContextFull.
   size_t room(size_t tokens) const;
 
   /// Writes a file from which another process continues bit for bit. The file appears whole or not

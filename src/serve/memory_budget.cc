@@ -62,13 +62,15 @@ bool MemoryBudget::comes_again(const Work& work, bool others) {
   return tree_.shrink(step_bytes_) > 0 || others;
 }
 
+// Rooms are tried: scratch that others hold is not asked for twice.
 MemoryBudget::Room MemoryBudget::make_room(std::vector<Session>& rooms, const Task& task,
-                                           size_t bytes, bool runs) {
+                                           bool runs) {
   for (;;) {
-    size_t lack = lacking(bytes);
-    if (lack == 0) {
-      if (set_aside(rooms, task)) return Room::kThere;
-      lack = step_bytes_;
+    size_t lack = step_bytes_;
+    if (set_aside(rooms, task)) {
+      lack = lacking(0);
+      if (lack == 0) return Room::kThere;
+      rooms.clear();
     }
     if (tree_.shrink(lack) > 0) continue;
     IdleSession* own = continuations_.own_state(task).idle;

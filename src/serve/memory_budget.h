@@ -22,10 +22,10 @@ class MemoryBudget {
                const Continuations& continuations);
 
   enum class Room : uint8_t { kThere, kSoon, kNone };
-  /// Makes `rooms`, empty sessions with room for all that a task's choices come to, of `bytes` in
-  /// all. Snapshots go first, then idle conversations; the task's own is the last, and only where
-  /// nothing else `runs`. kSoon: conversations are being written.
-  Room make_room(std::vector<Session>& rooms, const Task& task, size_t bytes, bool runs);
+  /// Makes `rooms`, empty sessions with room for all that a task's choices come to. Snapshots go
+  /// first, then idle conversations; the task's own is the last, and only where nothing else
+  /// `runs`. kSoon: conversations are being written.
+  Room make_room(std::vector<Session>& rooms, const Task& task, bool runs);
   /// Room for what a task's session may still come to. Throws kOutOfMemory.
   static void reserve(Session& session, const Task& task);
   /// Keeps a snapshot for prompts that begin alike, if there is room for it.

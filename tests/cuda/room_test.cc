@@ -132,6 +132,24 @@ TEST(CudaRoom, ScratchDoesNotGrowWithAllThatMayJoin) {
   EXPECT_LT(session.room(7000), size_t{400} << 20);  // 738 MB if all were split at once
 }
 
+// Scratch is the engine's: a second session asks for its own rows alone.
+TEST(CudaRoom, OfASecondSessionHasNoScratch) {
+  PITH_NEEDS_GPU();
+  for (const char* policy : {"exact", "exact+int4", "express(s=16,heavy=16)+int4,window=16"}) {
+    SCOPED_TRACE(policy);
+    const auto e = engine_of();
+    Session first(e, with_policy(policy, kContext)), second(e, with_policy(policy, kContext));
+    const size_t alone = second.room(kContext);
+    first.reserve(kContext);
+    const size_t room = second.room(kContext), before = e->bytes_in_use() + e->bytes_reserved();
+    EXPECT_LT(room, alone);
+    second.reserve(kContext);
+    const size_t more = e->bytes_in_use() + e->bytes_reserved() - before;
+    EXPECT_LE(more, room);
+    EXPECT_GE(more + second.ledger().total_bytes(), room);
+  }
+}
+
 TEST(CudaRoom, GoesWithTheSessionAndIsNotAForks) {
   PITH_NEEDS_GPU();
   const auto e = engine_for("exact", size_t{16} << 20);

@@ -43,6 +43,14 @@ void CudaShared::hold_space(const cuda::ChunkSpace& space, const cuda::SpaceAske
   holders_ += begins ? 1 : 0;
 }
 
+size_t CudaShared::space_room(const cuda::ChunkSpace& space, const cuda::SpaceAsked& asked) const {
+  if (holders_ > 0 && asked_.covers(asked)) return 0;
+  cuda::SpaceAsked all = asked_;
+  all.join(asked);
+  const size_t most = own.total() + space.more_for(all);
+  return most - std::min(most, own.held());
+}
+
 void CudaShared::let_space_go() noexcept {
   if (--holders_ > 0) return;
   asked_ = {};
@@ -109,7 +117,7 @@ void CudaSession::reserve(const RoomAsked& asked) {
 }
 size_t CudaSession::room(const RoomAsked& asked) const {
   const cuda::Turn turn(shared_.runtime);
-  return find_room(asked).total() + held_->cache().space().more_for(find_space(asked));
+  return find_room(asked).total() + shared_.space_room(held_->cache().space(), find_space(asked));
 }
 void CudaSession::take_room(SessionBackend& other) {
   const cuda::Turn turn(shared_.runtime);

@@ -27,6 +27,8 @@ struct CudaShared {
   /// Memory is set aside for scratch that so much is asked of, for one holder more if `begins`.
   /// Throws kOutOfMemory with nothing changed.
   void hold_space(const cuda::ChunkSpace& space, const cuda::SpaceAsked& asked, bool begins);
+  /// The bytes that this would set aside beside what is held.
+  size_t space_room(const cuda::ChunkSpace& space, const cuda::SpaceAsked& asked) const;
   /// One holder less: with the last all is given back that nobody has taken.
   void let_space_go() noexcept;
 
