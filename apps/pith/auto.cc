@@ -21,10 +21,8 @@ constexpr const char* kAuto = "auto";
   throw Error(ErrorCode::kInvalidArgument, "auto: " + why);
 }
 
-/// half, 25% and 16MiB are sizes. No method begins with a digit.
 void refuse_size(const std::string& policy) {
-  const bool number = !policy.empty() && policy[0] >= '0' && policy[0] <= '9';
-  if (!number && memory_budget(policy) == policy) return;
+  if (!says_memory(policy)) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--kv-policy {}: this is a size, not a policy; --kv {} chooses the best "
                           "policy for it",
