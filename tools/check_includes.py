@@ -150,13 +150,18 @@ def self_test():
                     sys.exit(f"includes self-test: {path}, {line}: expected {expected} fault(s)")
 
 
+def sources(root):
+    """Paths of the sources that git has."""
+    listed = subprocess.run(["git", "ls-files", "--", "*.h", "*.cc", "*.cu", "*.cuh"], cwd=root, check=True,
+                            capture_output=True, text=True)
+    return [path for path in listed.stdout.split("\n") if path]
+
+
 def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     root = pathlib.Path(__file__).resolve().parent.parent
-    listed = subprocess.run(["git", "ls-files", "--", "*.h", "*.cc", "*.cu", "*.cuh"], cwd=root, check=True,
-                            capture_output=True, text=True)
-    faults = check(root, [path for path in listed.stdout.split("\n") if path])
+    faults = check(root, sources(root))
     print("\n".join(faults), end="\n" if faults else "")
     sys.exit(1 if faults else 0)
 

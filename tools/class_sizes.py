@@ -11,8 +11,9 @@ counted. `--above N` prints all that have more, `--self-test` proves that a clas
 import collections
 import pathlib
 import re
-import subprocess
 import sys
+
+from check_includes import sources
 
 MOST = 250
 # Those that were larger when this check began; each may only shrink, and leaves the list at 250.
@@ -116,9 +117,7 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     root = pathlib.Path(__file__).resolve().parent.parent
-    listed = subprocess.run(["git", "ls-files", "--", "*.h", "*.cc", "*.cu", "*.cuh"], cwd=root, check=True,
-                            capture_output=True, text=True)
-    paths = [p for p in listed.stdout.split("\n") if p.startswith(FOLDERS) and not p.endswith("_test.cc")]
+    paths = [p for p in sources(root) if p.startswith(FOLDERS) and not p.endswith("_test.cc")]
     found = sizes([(p, (root / p).read_text().splitlines()) for p in paths]).most_common()
     if sys.argv[1:2] == ["--above"]:
         for (path, name), lines in found:
