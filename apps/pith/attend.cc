@@ -39,7 +39,7 @@ int attend(const AttendOptions& o) {
                              .isa = o.engine.isa,
                              .memory_limit = options.memory_limit},
                             in);
-  std::optional<ProgressBar> bar;  // of what is being done
+  std::optional<ProgressBar> bar;  // of one kind of work at a time
   std::string label;
   const auto note = [&](const char* doing, size_t done, size_t of) {
     const bool rows = o.causal || std::string_view(doing) == "appending";

@@ -66,7 +66,7 @@ class ChatTemplate {
   std::vector<ChatRun> render(const ChatRequest& request) const;
   /// The rendered conversation as ids. The token that begins a text is added if the tokenizer adds
   /// one and the template did not.
-  /// Throws as require_may_fit() does for what is rendered.
+  /// Throws as require_may_fit() does, for the rendered text.
   std::vector<int32_t> encode(const Tokenizer& tokenizer, const ChatRequest& request,
                               size_t context = SIZE_MAX) const;
   /// Ids of runs, with nothing added in front. Throws as require_may_fit() does.

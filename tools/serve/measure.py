@@ -10,7 +10,7 @@ import urllib.request
 import load
 from server import get, metric
 
-BUCKET = 256  # kStep of src/serve/books.h
+BUCKET = 256  # kStep of src/serve/costs.h
 
 
 def fit(points):

@@ -27,7 +27,7 @@ class ChunkSteps {
   /// `ends`: the prompt is complete in this layer.
   void end_prompt(int layer, size_t tokens, bool ends);
 
-  /// Queries that see what is held and bring no rows, of a cache of one layer: their answers, f32
+  /// Queries over the rows held that bring none, of a cache of one layer: their answers, f32
   /// [T, H, D], in scratch memory, until the next call.
   const float* attend_chunk_only(int layer, const void* q, size_t tokens);
 

@@ -57,7 +57,7 @@ void DeviceCache::protect(std::span<const TokenRange> ranges) {
   for (int l = layers.first(); l < layers.end(); ++l) {
     if (!slides(l)) layers.at(l).protect(parts_.notes.protected_rows);
   }
-  check(cudaStreamSynchronize(parts_.stream), "protecting tokens");  // steps read what is made anew
+  check(cudaStreamSynchronize(parts_.stream), "protecting tokens");  // steps read the new stores
   steps_.renew();
 }
 

@@ -39,7 +39,7 @@ class StepSpans {
 
   const DeviceSpan* device() const { return device_.data(); }
   Upload upload() const;
-  /// `count` of them as the upload writes them, but for what is marked.
+  /// `count` of them as the upload writes them; marked ones are left out.
   std::vector<DeviceSpan> read(size_t first, size_t count) const;
   /// f(the first head's span, place) for all that a step has, in the order in which they came.
   template <class F>

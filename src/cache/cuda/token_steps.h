@@ -55,7 +55,7 @@ class TokenSteps {
     run(late);
   }
 
-  /// A query that sees what is held and brings no row, of a cache of one layer: as begin_token, and
+  /// A query over the rows held that brings none, of a cache of one layer: as begin_token, and
   /// then attend_only in the place of attend_token.
   void begin_query();
   void attend_only(int layer, const DecodePlace& place, const DecodeScratch& scratch) const;
