@@ -299,6 +299,8 @@ TEST_F(Cli, AutoRefusesWithAReason) {
   refused(with({"--kv-budget", "25%", "--kv-window", "9"}), 10, "sink, window and storage");
   refused(with({"--kv-budget", "25%", "--presets", "/nowhere"}), 11, "/nowhere");
   refused({"inspect", "-m", kModel, "--presets", "x"}, 10, "--presets is for");
+  for (const std::string size : {"half", "25%", "16MiB"})
+    refused({"inspect", "-m", kModel, "--kv-policy", size}, 10, "--kv " + size + " chooses");
   refused({"inspect", "-m", kModel, "--kv-goal", "facts"}, 10, "--kv-goal is for");
   refused(with({"--kv-budget", "25%", "--kv-goal", "speed"}), 2, "--kv-goal");
 }
