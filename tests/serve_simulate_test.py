@@ -84,6 +84,16 @@ class Queue(unittest.TestCase):
             with self.assertRaises(ValueError):
                 times(speeds=speeds)
 
+    def test_proxy_and_clients_work_on_the_servers_machine(self):
+        # While they have half a step of work, all go on at half speed: a step more until a token, then one each.
+        half, more = {1: 1.0, 2: 0.5}, {"machine": 1, "speeds": {1: 1.0, 2: 0.5}}
+        self.assertEqual(tokens([talk(0, (8, 3, 0))], front_request=STEP / 2, **more)[0], [[1.5, 2.5, 3.5]])
+        self.assertEqual(tokens([talk(0, (8, 3, 0))], front_token=STEP / 2, **more)[0], [[1, 2.5, 4]])
+        # What is left of it goes on beside the next, and another machine's servers do not feel it.
+        self.assertEqual(tokens([talk(0, (8, 3, 0))], front_token=2 * STEP, **more)[0], [[1, 3, 5]])
+        apart = [talk(0, (8, 3, 0), replica=0), talk(0, (8, 3, 0), session="b", replica=1)]
+        self.assertEqual(tokens(apart, 2, front_token=STEP / 2, machine=1, speeds=half)[0], [[1, 2.5, 4]] * 2)
+
     def test_a_short_prompt_passes_a_long_one(self):
         found, _ = tokens([talk(0, (80, 1, 0)), talk(0, (8, 1, 0), session="b")])
         self.assertEqual(found, [[11], [1]])

@@ -22,6 +22,8 @@ class Times:
     read: float = 0.0  # that a chunk takes beside its tokens
     chunk: int = 512  # tokens
     overhead: float = 0.0  # between a client and the scheduler, a request
+    front_request: float = 0.0  # of a core of its machine: what proxy and clients take
+    front_token: float = 0.0
     memory: float = float("inf")  # of caches
     fixed_bytes: float = 0.0  # of a conversation
     token_bytes: float = 0.0
@@ -140,6 +142,7 @@ class Replica:
         """The part that began ends now and took so long by the clock; answers that ended with it."""
         if self.part == self.PASS:
             self.owed -= took
+            self.machine.serve(len(self.writing) * self.times.front_token, at)
             for answer in self.writing:
                 answer.tokens.append(at)
             return self.take_ended(at)
@@ -152,6 +155,7 @@ class Replica:
         self.reading.remove(answer)
         self.writing.append(answer)
         self.shared.add(answer.talk.shared[0])
+        self.machine.serve(self.times.front_token, at)
         answer.tokens.append(at)
         return self.take_ended(at)
 
@@ -225,11 +229,22 @@ class Replica:
 
 
 class Machine:
-    """Servers that share cores: the more of them work, the slower each one's part of a step goes on."""
+    """Servers that share cores: the more of them work, the slower each one's part of a step goes on. Proxy and
+    clients work as one of them does."""
+    FRONT = "front"
 
     def __init__(self, times):
         self.times, self.left, self.at = times, {}, 0.0  # {server: [seconds on free cores, when it began]}
         self.changes = 0
+
+    def serve(self, seconds, at):
+        """More work of proxy and clients."""
+        if seconds > 0 and self.FRONT in self.left:
+            self.go_to(at)
+            self.left[self.FRONT][0] += seconds
+            self.changes += 1
+        elif seconds > 0:
+            self.put(self.FRONT, seconds, at)
 
     def go_to(self, at):
         done = (at - self.at) * self.times.speed(len(self.left)) if self.left else 0.0
@@ -237,18 +252,18 @@ class Machine:
         for work in self.left.values():
             work[0] -= done
 
-    def put(self, replica, work, at):
+    def put(self, worker, work, at):
         self.go_to(at)
-        self.left[replica] = [work, at]
+        self.left[worker] = [work, at]
         self.changes += 1
 
-    def take(self, replica, at):
+    def take(self, worker, at):
         """What its part took by the clock."""
         self.go_to(at)
         self.changes += 1
-        return at - self.left.pop(replica)[1]
+        return at - self.left.pop(worker)[1]
 
     def next(self):
-        """(when, server) of the part that ends first, if none begins before."""
-        replica = min(self.left, key=lambda r: self.left[r][0])
-        return self.at + max(0.0, self.left[replica][0]) / self.times.speed(len(self.left)), replica
+        """(when, which) of the part that ends first, if none begins before."""
+        worker = min(self.left, key=lambda w: self.left[w][0])
+        return self.at + max(0.0, self.left[worker][0]) / self.times.speed(len(self.left)), worker

@@ -13,8 +13,9 @@ a conversation each: {"at": seconds, "session": name, "shared": [beginning, toke
 new tokens, "answer": tokens, "think": seconds before it is sent}]}; a turn is sent when the one before it
 is answered. Conversations go to replicas by a hash of their name, or to the "replica" that their line
 names. Servers of one machine share its cores (`machine` and `speeds` of the times; `measure` of several URLs
-finds them). How a replica schedules and admits is in replica.py. Conversations given up for want of memory are
-read again; files of idle ones (--autosave) are not played.
+finds them), also with proxy and clients that run there (`front_request`, `front_token`; `check` finds them).
+How a replica schedules and admits is in replica.py. Conversations given up for want of memory are read again;
+files of idle ones (--autosave) are not played.
 
 `check` measures one of cluster.py's three servers while the others do nothing, and how all three slow each
 other down on this machine; then it puts load (load.py) on them behind HAProxy, plays the same conversations
@@ -30,14 +31,13 @@ import itertools
 import json
 import os
 import random
-import socket
 import sys
 import time
 import urllib.error
 
 import cluster
 import load
-from measure import alone, measure, together
+from measure import alone, fit, measure, together
 from replica import Answer, Machine, Replica, Times
 from server import get
 
@@ -105,6 +105,8 @@ class Simulation:
 
     def arrive(self, at, answer):
         replica = self.replicas[answer.talk.place(len(self.replicas))]
+        replica.machine.serve(self.times.front_request, at)
+        self.wait(replica.machine)
         replica.submit(answer)
         self.go_on(replica, at)
 
@@ -126,17 +128,19 @@ class Simulation:
 
     def wait(self, machine):
         if machine.left:
-            at, replica = machine.next()
-            self.push(at, self.end, replica, machine.changes)
+            at, worker = machine.next()
+            self.push(at, self.end, machine, worker, machine.changes)
 
-    def end(self, at, replica, changes):
-        machine = replica.machine
+    def end(self, at, machine, worker, changes):
         if changes != machine.changes:
             return  # another part began or ended since, and with it this one's end moved
-        self.answered(replica.finish(at, machine.take(replica, at)))
+        took = machine.take(worker, at)
+        if worker != machine.FRONT:
+            self.answered(worker.finish(at, took))
+            worker.stepping = False
         self.wait(machine)
-        replica.stepping = False
-        self.go_on(replica, at)
+        if worker != machine.FRONT:
+            self.go_on(worker, at)
 
     def answered(self, over):
         for answer in over:
@@ -243,12 +247,6 @@ def has_session(url, name):
         return False
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def seconds_of(pids):
     """Processor time that all have used, that these processes have, and the clock's."""
     tick = os.sysconf("SC_CLK_TCK")
@@ -261,9 +259,24 @@ def seconds_of(pids):
     return (user + nice + system + interrupts + soft + stolen) / tick, own / tick, time.perf_counter()
 
 
+def front(url, pids, options):
+    """What proxy and clients take of a core, for a request and for a token of an answer."""
+    points = []
+    for tokens in (1, max(2, options.answer)):
+        before = seconds_of(pids)[1]
+        run = load.Load(load.options_of([
+            url, "--clients", "2", "--conversations", "24", "--turns", "1", "--words", str(options.words),
+            "--max-tokens", str(tokens), "--no-sessions", "--seed", str(5000 + tokens)]))
+        run.run()
+        made = sum(answer.tokens for answer in run.answers) / len(run.answers)
+        points.append((made, (seconds_of(pids)[1] - before) / len(run.answers)))
+    request, token = fit(points)
+    return {"front_request": request, "front_token": max(0.0, token)}
+
+
 def beside_real(options, serve):
     """(real, simulated, times, trace): load.py's figures and those on paper."""
-    with cluster.Cluster(["-m", options.model, *serve], 3, free_port()) as servers:
+    with cluster.Cluster(["-m", options.model, *serve], 3, cluster.free_port()) as servers:
         url = f"http://127.0.0.1:{servers.port}"
         for _ in range(600):  # until the proxy has found its servers
             with contextlib.suppress(OSError):
@@ -271,12 +284,13 @@ def beside_real(options, serve):
                 break
             time.sleep(0.05)
         urls = [f"http://127.0.0.1:{replica.port}" for replica in servers.replicas]
-        times = {**alone(urls[0], options), **together(urls, options)}
+        outside = [os.getpid(), servers.proxy.pid]
+        times = {**alone(urls[0], options), **together(urls, options), **front(url, outside, options)}
         run = load.Load(load.options_of([
             url, "--rate", str(options.rate), "--conversations", str(options.conversations), "--turns",
             str(options.turns), "--words", str(options.words), "--max-tokens", str(options.answer), "--think",
             str(options.think), "--seed", str(options.seed)]))
-        pids = [os.getpid(), servers.proxy.pid, *(replica.process.pid for replica in servers.replicas)]
+        pids = [*outside, *(replica.process.pid for replica in servers.replicas)]
         before, start = seconds_of(pids), time.perf_counter()
         real = run.run()
         used, own, clock = (b - a for a, b in zip(before, seconds_of(pids)))
@@ -297,6 +311,8 @@ def check(options, serve):
         with open(os.path.join(options.keep, "trace.jsonl"), "w", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in trace)
     print(f"{len(trace)} conversations of {options.turns} turns on 3 servers; other programs had {others:.2f} cores")
+    print(f"proxy and load took {1000 * times['front_request']:.1f} ms of a core a request, "
+          f"{1000 * times['front_token']:.2f} ms a token")
     print(f"{'':>12} {'real':>9} {'paper':>9} {'ratio':>6}")
     far = []
     for name in ("ttft", "tpot", "itl", "seconds"):
