@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 
+from tracked import tracked
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PITH = ROOT / "build/bin/pith"
 CLAIM = re.compile(r"<!-- claim(?: of (?P<model>\S+))?: (?P<command>.*?) => (?P<texts>.*?) -->", re.S)
@@ -88,8 +90,7 @@ def main():
     if "--self-test" in sys.argv[1:]:
         self_test()
         return 0
-    files = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
-    claims, skipped, faults = check({f: (ROOT / f).read_text() for f in files.stdout.split()})
+    claims, skipped, faults = check({f: (ROOT / f).read_text() for f in tracked(ROOT, (".md",))})
     for line in skipped:
         print(f"claims: SKIPPED: {line}")
     for line in faults:

@@ -22,6 +22,7 @@ import sys
 import tempfile
 
 from doc_prose import comment_faults, prose_faults
+from tracked import tracked
 
 FOLDERS = ("src/", "include/", "apps/", "tests/", "bench/", "tools/", "docs/", "models/", ".ci/")
 PROGRAM = "build/bin/pith"
@@ -42,9 +43,7 @@ class Tree:
 
     def __init__(self, root):
         self.root = root
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True,
-                                capture_output=True, text=True).stdout.split("\0")
-        self.files = [path for path in listed if path and (root / path).exists()]
+        self.files = tracked(root)
         self.folders = {str(parent) for path in self.files
                         for parent in pathlib.PurePosixPath(path).parents}
         makefile = root / "Makefile"

@@ -4,8 +4,8 @@
     core, plan <- kernels <- rows/cpu <- attend <- rows/cuda <- select <- policy <- methods <- probe
          <- cache <- runtime <- model <- chat <- form <- session <- layer <- c <- http <- serve <- tools <- apps
 
-A file may include its own stage, earlier stages and the public headers (include/pith/). Beside
-that:
+A file may include its own stage and earlier stages. A public header (include/) has the stage that
+PUBLIC says: that of what it declares. Beside that:
 - core and plan stand side by side and do not know each other: a plan has integers only, neither
   random numbers nor devices; the macro of what kernels call too is for all;
 - rows/cuda comes after attend, rows/cpu before it: on the GPU a codec brings its own attention
@@ -14,22 +14,45 @@ that:
   and to the registry only, and to the tool that makes the files that it reads; SHARED are families;
 - the command line is a program of the library's users: it sees include/pith/, and the headers of
   pith_tools and of core, on which both libraries stand (PROGRAM_ROOMS);
-- public headers include public headers only;
+- public headers include public headers only, of their own stage or earlier ones;
 - intrinsics and Highway stay in src/kernels/ (thread_pool.cc spins with a pause instruction).
-Tests (tests/ and *_test.cc) may include anything. `--self-test` proves that each rule can fail.
+Tests (tests/, *_test.cc and test_*.h) may include anything. `--self-test` proves that each rule can fail.
 """
 
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
+
+from tracked import SOURCES, tracked
 
 ORDER = [("core", "plan"), "kernels", "rows/cpu", "attend", "rows/cuda", "select", "policy", "methods",
          "probe", "cache", "runtime", "model", "chat", "form", "session", "layer", "c", "http", "serve", "tools",
          "apps"]
 RANK = {name: rank for rank, names in enumerate(ORDER)
         for name in ([names] if isinstance(names, str) else names)}
+# The public headers of each stage, under include/.
+PUBLIC = {
+    "core": "pith/dtype.h pith/error.h pith/nearest.h pith/utf8.h",
+    "plan": "pith/rows.h",
+    "kernels": "pith/isa.h",
+    "rows/cpu": "pith/ledger.h",
+    "policy": "pith/device.h pith/policy.h",
+    "methods": "pith/own_codec.h pith/own_selector.h",
+    "probe": "pith/attention_error.h",
+    "runtime": "pith/runtime.h",
+    "model": "pith/model.h pith/tokenizer.h",
+    "chat": "pith/chat.h",
+    "form": "pith/form.h",
+    "session": "pith/engine.h pith/generate.h pith/prefix_tree.h pith/presets.h pith/saved.h pith/session.h "
+               "pith/version.h",
+    "layer": "pith/layer_cache.h",
+    "c": "pith/pith.h pith/pith_chat.h pith/pith_extend.h pith/pith_layer.h pith/pith_prefix.h",
+    "serve": "pith_serve/serve.h",
+    "tools": "pith_tools/catalogue.h pith_tools/choose.h pith_tools/dialogue.h pith_tools/gpu.h "
+             "pith_tools/results.h pith_tools/screen.h pith_tools/tune.h",
+}
+STAGE_OF_PUBLIC = {header: stage for stage, headers in PUBLIC.items() for header in headers.split()}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 # Headers that tie a file to an instruction set.
 INTRINSICS = re.compile(r"^(\w*mmintrin\.h|x86(gpr)?intrin\.h|cpuid\.h|arm_\w+\.h|hwy/.*)$")
@@ -59,7 +82,7 @@ def stage_of(path):
     if parts[0] == "apps":
         return "apps"
     if path.startswith("include/"):
-        return "public"
+        return STAGE_OF_PUBLIC.get(path[len("include/"):], "public")
     return None
 
 
@@ -69,21 +92,31 @@ def method_of(path):
     return found.group(1) if found else None
 
 
+def public_fault(here, header):
+    """Why a file of stage `here` must not include this public header, or None when it may."""
+    there = STAGE_OF_PUBLIC.get(header)
+    if there is None or here not in RANK:
+        return "a header without a place in PUBLIC of tools/check_includes.py"
+    return f"{here} comes before {there}" if RANK[there] > RANK[here] else None
+
+
 def fault(path, header):
     """Why `path` must not include `header`, or None when it may."""
     if INTRINSICS.match(header):
         allowed = path.startswith(INTRINSICS_MAY)
         return None if allowed else f"{header} ties a file to instruction sets: src/kernels/ only"
     here = stage_of(path)
-    there = "public" if header.startswith("pith/") or "/" not in header else room_of(header)
-    if there == "public" or here is None:
-        return None
+    if here is None or "/" not in header:
+        return None  # the standard library, or a neighbour
+    if header.startswith(("pith/", "pith_serve/", "pith_tools/")):
+        return public_fault(here, header)
+    there = room_of(header)
     if there not in RANK:
-        return None  # the standard library, a dependency or a neighbour
+        return None  # a dependency
+    if path.startswith("include/"):
+        return "a public header includes public headers only"
     if here == "apps" and there not in PROGRAM_ROOMS:
         return "the command line includes include/pith/, tools/ and core/ only"
-    if here == "public":
-        return "a public header includes public headers only"
     if here not in RANK:
         return f"src/{here}/ has no place in the order; add it to ORDER in tools/check_includes.py"
     if RANK[there] > RANK[here]:
@@ -102,7 +135,7 @@ def check(root, paths):
     """All faults among `paths` (relative to `root`), as printable lines."""
     faults = []
     for path in paths:
-        if path.startswith("tests/") or path.endswith("_test.cc"):
+        if path.startswith("tests/") or path.endswith("_test.cc") or "/test_" in path:
             continue
         for number, line in enumerate((root / path).read_text().splitlines(), 1):
             found = INCLUDE.match(line)
@@ -123,7 +156,11 @@ def self_test():
            ("src/cache/cache.cc", '#include "methods/codecs/qjl/qjl.h"'),
            ("src/session/a.cc", '#include "apps/pith/args.h"'),
            ("src/newstage/a.cc", '#include "core/dtype.h"'),
-           ("include/pith/a.h", '#include "core/dtype.h"'),
+           ("src/cache/a.h", '#include "pith/session.h"'),
+           ("src/core/a.cc", '#include "pith/unranked.h"'),
+           ("include/pith/dtype.h", '#include "core/dtype.h"'),
+           ("include/pith/policy.h", '#include "pith/model.h"'),
+           ("include/pith/unranked.h", '#include "pith/error.h"'),
            ("src/attend/a.cc", "#  include <immintrin.h>"),
            ("apps/pith/tokens.cc", "#include <hwy/highway.h>"),
            ("apps/pith/tokens.cc", '#include "session/backend.h"')]
@@ -135,6 +172,9 @@ def self_test():
             ("src/methods/registry.cc", '#include "methods/codecs/qjl/qjl.h"'),
             ("src/methods/codecs/qjl/qjl.cc", '#include "methods/codecs/qjl/qjl.h"'),
             ("src/core/core_test.cc", '#include "session/session.h"'),
+            ("src/cache/test_cache.h", '#include "pith/session.h"'),
+            ("src/plan/b.h", '#include "pith/error.h"'),
+            ("include/pith/session.h", '#include "pith/engine.h"'),
             ("tests/contract_test.cc", '#include "methods/codecs/qjl/qjl.h"'),
             ("apps/pith/tokens.cc", '#include "pith/session.h"'),
             ("apps/pith/tokens.cc", '#include "engine.h"'),
@@ -150,18 +190,11 @@ def self_test():
                     sys.exit(f"includes self-test: {path}, {line}: expected {expected} fault(s)")
 
 
-def sources(root):
-    """Paths of the sources that git has."""
-    listed = subprocess.run(["git", "ls-files", "--", "*.h", "*.cc", "*.cu", "*.cuh"], cwd=root, check=True,
-                            capture_output=True, text=True)
-    return [path for path in listed.stdout.split("\n") if path]
-
-
 def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     root = pathlib.Path(__file__).resolve().parent.parent
-    faults = check(root, sources(root))
+    faults = check(root, tracked(root, SOURCES))
     print("\n".join(faults), end="\n" if faults else "")
     sys.exit(1 if faults else 0)
 

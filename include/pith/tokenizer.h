@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "pith/utf8.h"
+
 #pragma GCC visibility push(default)  // the library exports all of this
 
 namespace pith {
@@ -76,19 +78,6 @@ void require_may_fit(const Tokenizer& tokenizer, size_t bytes, size_t context);
 /// generation_config.json and config.json. Throws kNotFound, kCorrupt with the file's name, or
 /// kUnsupported with the feature's name.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
-
-/// Turns a stream of pieces into valid UTF-8: holds incomplete characters back, and replaces
-/// invalid bytes by U+FFFD.
-class Utf8Stream {
- public:
-  /// Adds bytes and returns the characters that are complete now.
-  std::string push(std::string_view bytes);
-  /// Ends the stream: returns U+FFFD for an incomplete character, else "".
-  std::string flush();
-
- private:
-  std::string held_;  // [0..3] bytes, a proper prefix of one character
-};
 
 }  // namespace pith
 

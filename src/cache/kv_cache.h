@@ -14,7 +14,7 @@
 #include "pith/attention_error.h"
 #include "pith/ledger.h"
 #include "pith/policy.h"
-#include "pith/session.h"
+#include "pith/rows.h"
 #include "plan/schedule.h"
 #include "policy/resolved.h"
 

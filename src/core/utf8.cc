@@ -1,6 +1,6 @@
 #include "core/utf8.h"
 
-#include "pith/tokenizer.h"
+#include "pith/utf8.h"
 
 namespace pith {
 namespace {
