@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "chat/filters.h"
-#include "chat/interpreter.h"
+#include "chat/evaluator.h"
 #include "chat/lexer.h"
 
 namespace pith::chat {

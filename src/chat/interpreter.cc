@@ -6,9 +6,64 @@
 #include <optional>
 #include <utility>
 
-#include "chat/levels.h"
-
 namespace pith::chat {
+
+namespace {
+
+struct MacroSite {
+  Runtime& rt;
+  Scopes& scopes;
+  Evaluator& expressions;
+};
+
+/// Takes the argument of that name out of those given.
+std::optional<Value> take(Given& given, const std::string& name) {
+  const auto found = std::ranges::find(given.named, name, [](auto& item) { return item.first; });
+  if (found == given.named.end()) return std::nullopt;
+  Value value = std::move(found->second);
+  given.named.erase(found);
+  return value;
+}
+
+/// Puts a macro's arguments in the scope that it runs in.
+void bind_parameters(const MacroSite& site, const Node& macro, Given given) {
+  auto& [rt, scopes, expressions] = site;
+  Values& positional = given.positional;
+  const size_t count = macro.names.size() - 1;
+  if (positional.size() > count && !macro.takes_more)
+    rt.fail(fmt::format("the macro '{}' takes {} arguments, not {}", macro.names[0], count,
+                        positional.size()));
+  for (size_t i = 0; i < count; ++i) {
+    const std::string& name = macro.names[i + 1];
+    Value value(Undefined{std::make_shared<const std::string>(name)});
+    if (std::optional<Value> named = take(given, name)) {
+      if (i < positional.size()) rt.fail(fmt::format("the argument '{}' is given twice", name));
+      value = *std::move(named);
+    } else if (i < positional.size()) {
+      value = std::move(positional[i]);
+    } else if (macro.defaults[i] != nullptr) {
+      value = expressions.evaluate(*macro.defaults[i]);
+    }
+    scopes.set(name, std::move(value));
+  }
+  if (std::optional<Value> caller = take(given, "caller")) scopes.set("caller", *std::move(caller));
+  if (macro.takes_more) {
+    Values more;
+    for (size_t i = count; i < positional.size(); ++i) more.push_back(std::move(positional[i]));
+    scopes.set("varargs", rt.list(std::move(more), List::Kind::kTuple));
+  }
+  if (macro.named) {
+    Dict rest;
+    for (auto& [name, value] : given.named)
+      rest.set(Text(name, Origin::kTemplate), std::move(value));
+    scopes.set("kwargs", rt.dict(std::move(rest)));
+  } else if (!given.named.empty()) {
+    rt.fail(
+        fmt::format("the macro '{}' has no parameter '{}'", macro.names[0], given.named[0].first));
+  }
+}
+
+}  // namespace
 
 Text Interpreter::run(const Nodes& nodes) {
   Text out;
@@ -26,7 +81,7 @@ Interpreter::Flow Interpreter::execute(const Nodes& nodes) {
 }
 
 Interpreter::Flow Interpreter::execute(const Node& node) {
-  const Level level(*this);
+  const Runtime::Level level(rt_);
   rt_.line = node.line;
   rt_.charge(1);
   switch (node.kind) {
@@ -41,16 +96,11 @@ Interpreter::Flow Interpreter::execute(const Node& node) {
     case Node::Kind::kFor: loop(node, elements(rt_, evaluate(*node.expression)), 1); break;
     case Node::Kind::kSet: set(node, evaluate(*node.expression)); break;
     case Node::Kind::kSetBlock: set(node, body_text(node)); break;
-    case Node::Kind::kMacro: scopes_.back().insert_or_assign(node.names[0], macro(node)); break;
+    case Node::Kind::kMacro: scopes_.set(node.names[0], macro(node)); break;
     case Node::Kind::kCall: call_with_caller(node); break;
     case Node::Kind::kWith: with(node); break;
     case Node::Kind::kFilter: print(body_text(node)); break;
-    case Node::Kind::kScope: {
-      scopes_.emplace_back();
-      const Flow flow = execute(node.body);
-      scopes_.pop_back();
-      return flow;
-    }
+    case Node::Kind::kScope: return execute_inside(node.body);
     case Node::Kind::kAnother:
       rt_.fail(fmt::format("not supported: the tag '{}': there is no other template", node.member),
                ErrorCode::kUnsupported);
@@ -58,6 +108,11 @@ Interpreter::Flow Interpreter::execute(const Node& node) {
     case Node::Kind::kContinue: return Flow::kContinue;
   }
   return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::execute_inside(const Nodes& nodes) {
+  const Scopes::Inner inner(scopes_);
+  return execute(nodes);
 }
 
 void Interpreter::print(const Value& value) {
@@ -68,21 +123,14 @@ void Interpreter::print(const Value& value) {
 }
 
 Value Interpreter::body_text(const Node& node) {
-  Value value = rt_.text(captured([&] {
-    scopes_.emplace_back();
-    execute(node.body);
-    scopes_.pop_back();
-  }));
+  Value value = rt_.text(captured([&] { execute_inside(node.body); }));
   if (node.expression == nullptr) return value;
-  Value hidden = std::exchange(body_, std::move(value));
-  value = evaluate(*node.expression);
-  body_ = std::move(hidden);
-  return value;
+  return expressions_.filter_body(*node.expression, std::move(value));
 }
 
 void Interpreter::set(const Node& node, Value value) {
   if (node.member.empty()) return assign(node.targets, value);
-  const Value target = look_up(node.names[0]);
+  const Value target = scopes_.look_up(node.names[0]);
   Namespace* const space = target.space();
   if (space == nullptr)
     rt_.fail(fmt::format("'{}' is {}; only members of a namespace can be set", node.names[0],
@@ -101,46 +149,38 @@ void Interpreter::assign(const std::vector<Target>& targets, const Value& value)
 
 void Interpreter::assign(const Target& target, const Value& value) {
   if (!target.parts.empty()) return assign(target.parts, value);
-  scopes_.back().insert_or_assign(target.name, value);
+  scopes_.set(target.name, value);
 }
 
 Value Interpreter::macro(const Node& node) const {
-  ScopeRanges seen = {{frame_, scopes_.size()}};
-  seen.insert(seen.end(), outer_->begin(), outer_->end());
-  return Value(Function{&node, node.names[0], nullptr,
-                        std::make_shared<const ScopeRanges>(std::move(seen))});
+  return Value(Function{&node, node.names[0], nullptr, scopes_.seen()});
 }
 
 void Interpreter::call_with_caller(const Node& node) {
   const Value caller = macro(node);
-  print(evaluate_call(*node.expression, &caller));
+  print(expressions_.evaluate_call(*node.expression, &caller));
 }
 
 void Interpreter::with(const Node& node) {
   Values values;
   for (const auto& value : node.defaults) values.push_back(evaluate(*value));
-  scopes_.emplace_back();
+  const Scopes::Inner inner(scopes_);
   for (size_t i = 0; i < values.size(); ++i) assign(node.targets[i], values[i]);
   execute(node.body);
-  scopes_.pop_back();
 }
 
 void Interpreter::loop(const Node& node, Values items, int64_t depth) {
   if (node.condition != nullptr) {
     Values kept;
     for (Value& item : items) {
-      scopes_.emplace_back();
+      const Scopes::Inner inner(scopes_);
       assign(node.targets, item);
-      const bool keep = truth(evaluate(*node.condition));
-      scopes_.pop_back();
-      if (keep) kept.push_back(std::move(item));
+      if (truth(evaluate(*node.condition))) kept.push_back(std::move(item));
     }
     items = std::move(kept);
   }
   if (items.empty()) {
-    scopes_.emplace_back();
-    execute(node.otherwise);
-    scopes_.pop_back();
+    execute_inside(node.otherwise);
     return;
   }
   rt_.charge(items.size());
@@ -154,88 +194,25 @@ void Interpreter::loop(const Node& node, Values items, int64_t depth) {
 }
 
 Interpreter::Flow Interpreter::turn(const Node& node, const std::shared_ptr<const Loop>& loop) {
-  scopes_.emplace_back();
-  scopes_.back().insert_or_assign("loop", Value(loop));
+  const Scopes::Inner inner(scopes_);
+  scopes_.set("loop", Value(loop));
   assign(node.targets, loop->items->items[loop->index]);
-  const Flow flow = execute(node.body);
-  scopes_.pop_back();
-  return flow;
+  return execute(node.body);
 }
 
-Value Interpreter::look_up(const std::string& name) {
-  const Value* found = nullptr;
-  const auto search = [&](size_t first, size_t end) {
-    for (size_t i = std::min(end, scopes_.size()); i > first && found == nullptr; --i) {
-      const auto at = scopes_[i - 1].find(name);
-      if (at != scopes_[i - 1].end()) found = &at->second;
-    }
-  };
-  search(frame_, scopes_.size());
-  for (const auto& [first, end] : *outer_) search(first, end);
-  if (found != nullptr) return *found;
-  if (find_global(name) != nullptr) return Value(Function{nullptr, name});
-  return Value(Undefined{std::make_shared<const std::string>(name)});
+Value Interpreter::run_loop(const Loop& loop, Values items) {
+  return rt_.text(captured([&] { this->loop(*loop.node, std::move(items), loop.depth + 1); }));
 }
 
-/// Puts a macro's arguments in the scope that it runs in.
-void Interpreter::bind_parameters(const Node& macro, Values positional,
-                                  std::vector<std::pair<std::string, Value>> named) {
-  const size_t count = macro.names.size() - 1;
-  if (positional.size() > count && !macro.takes_more)
-    rt_.fail(fmt::format("the macro '{}' takes {} arguments, not {}", macro.names[0], count,
-                         positional.size()));
-  const auto take = [&](const std::string& name) -> std::optional<Value> {
-    const auto given = std::find_if(named.begin(), named.end(),
-                                    [&](const auto& item) { return item.first == name; });
-    if (given == named.end()) return std::nullopt;
-    Value value = std::move(given->second);
-    named.erase(given);
-    return value;
-  };
-  for (size_t i = 0; i < count; ++i) {
-    const std::string& name = macro.names[i + 1];
-    Value value(Undefined{std::make_shared<const std::string>(name)});
-    if (std::optional<Value> given = take(name)) {
-      if (i < positional.size()) rt_.fail(fmt::format("the argument '{}' is given twice", name));
-      value = *std::move(given);
-    } else if (i < positional.size()) {
-      value = std::move(positional[i]);
-    } else if (macro.defaults[i] != nullptr) {
-      value = evaluate(*macro.defaults[i]);
-    }
-    scopes_.back().insert_or_assign(name, std::move(value));
-  }
-  if (std::optional<Value> caller = take("caller"))
-    scopes_.back().insert_or_assign("caller", *std::move(caller));
-  if (macro.takes_more) {
-    Values more;
-    for (size_t i = count; i < positional.size(); ++i) more.push_back(std::move(positional[i]));
-    scopes_.back().insert_or_assign("varargs", rt_.list(std::move(more), List::Kind::kTuple));
-  }
-  if (macro.named) {
-    Dict rest;
-    for (auto& [name, value] : named) rest.set(Text(name, Origin::kTemplate), std::move(value));
-    scopes_.back().insert_or_assign("kwargs", rt_.dict(std::move(rest)));
-  } else if (!named.empty()) {
-    rt_.fail(fmt::format("the macro '{}' has no parameter '{}'", macro.names[0], named[0].first));
-  }
-}
-
-Value Interpreter::call_macro(const Function& macro, Values positional,
-                              std::vector<std::pair<std::string, Value>> named) {
+Value Interpreter::run_macro(const Function& macro, Given given) {
   if (macros_ >= kMaxNesting)
     rt_.fail(fmt::format("macros call each other more than {} deep", kMaxNesting));
-  const size_t outer_frame = std::exchange(frame_, scopes_.size());
-  const auto outer_ranges = std::exchange(outer_, macro.outer);
   const int line = rt_.line;
-  scopes_.emplace_back();
-  bind_parameters(*macro.macro, std::move(positional), std::move(named));
+  const Scopes::Frame frame(scopes_, macro.outer);
+  bind_parameters({rt_, scopes_, expressions_}, *macro.macro, std::move(given));
   ++macros_;
   Text text = captured([&] { execute(macro.macro->body); });
   --macros_;
-  scopes_.pop_back();
-  frame_ = outer_frame;
-  outer_ = outer_ranges;
   rt_.line = line;
   return rt_.text(std::move(text));
 }

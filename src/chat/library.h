@@ -27,6 +27,22 @@ class Runtime {
 
   int line = 0;  ///< of the template
 
+  /// A level of recursion while it lives: the machine's stack ends somewhere.
+  class Level {
+   public:
+    explicit Level(Runtime& rt) : rt_(rt) {
+      if (++rt_.levels_ > kMost) rt_.fail("expressions and macros nest too deep");
+    }
+    ~Level() { --rt_.levels_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+   private:
+    // It takes about 1 KiB of stack, some 4 KiB under AddressSanitizer; threads have 8 MiB.
+    static constexpr int kMost = 1000;
+    Runtime& rt_;
+  };
+
   /// Throws kInvalidArgument with template and line.
   [[noreturn]] void fail(const std::string& what, ErrorCode code = ErrorCode::kInvalidArgument);
   void charge(uint64_t steps) {
@@ -52,6 +68,7 @@ class Runtime {
   std::string name_;
   std::function<std::tm()> clock_;
   uint64_t steps_left_ = kMaxSteps;
+  int levels_ = 0;
 };
 
 /// Arguments by parameter, and those beyond where a row takes more.

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "chat/interpreter.h"
+#include "chat/evaluator.h"
 
 namespace pith::chat {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "chat/filters.h"
-#include "chat/interpreter.h"
+#include "chat/evaluator.h"
 
 namespace pith::chat {
 namespace {

@@ -1,22 +1,21 @@
+#include "chat/evaluator.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "chat/interpreter.h"
-#include "chat/levels.h"
-
 namespace pith::chat {
 
 using Kind = Expression::Kind;
 
-Value Interpreter::evaluate(const Expression& e) {
-  const Level level(*this);
+Value Evaluator::evaluate(const Expression& e) {
+  const Runtime::Level level(rt_);
   rt_.charge(1);
   rt_.line = e.line;
   switch (e.kind) {
     case Kind::kConstant: return e.constant;
-    case Kind::kName: return e.name.empty() ? body_ : look_up(e.name);
+    case Kind::kName: return e.name.empty() ? body_ : scopes_.look_up(e.name);
     case Kind::kList:
     case Kind::kTuple: return evaluate_list(e);
     case Kind::kDict: return evaluate_dict(e);
@@ -45,7 +44,7 @@ Value Interpreter::evaluate(const Expression& e) {
   return {};
 }
 
-Value Interpreter::evaluate_list(const Expression& e) {
+Value Evaluator::evaluate_list(const Expression& e) {
   Values items;
   items.reserve(e.children.size());
   for (const auto& child : e.children) items.push_back(evaluate(*child));
@@ -53,7 +52,7 @@ Value Interpreter::evaluate_list(const Expression& e) {
                   e.kind == Kind::kTuple ? List::Kind::kTuple : List::Kind::kList);
 }
 
-Value Interpreter::evaluate_dict(const Expression& e) {
+Value Evaluator::evaluate_dict(const Expression& e) {
   Dict dict;
   for (size_t i = 0; i < e.children.size(); i += 2) {
     const Value key = evaluate(*e.children[i]);
@@ -66,7 +65,7 @@ Value Interpreter::evaluate_dict(const Expression& e) {
   return rt_.dict(std::move(dict));
 }
 
-Value Interpreter::evaluate_logic(const Expression& e) {
+Value Evaluator::evaluate_logic(const Expression& e) {
   Value first = evaluate(*e.children[0]);
   const bool holds = truth(first);
   if (e.operators[0] == Operator::kNot) return Value(!holds);
@@ -74,7 +73,7 @@ Value Interpreter::evaluate_logic(const Expression& e) {
   return evaluate(*e.children[1]);
 }
 
-Value Interpreter::evaluate_compare(const Expression& e) {
+Value Evaluator::evaluate_compare(const Expression& e) {
   Value left = evaluate(*e.children[0]);
   for (size_t i = 0; i < e.operators.size(); ++i) {
     Value right = evaluate(*e.children[i + 1]);
@@ -106,7 +105,7 @@ Range resolve(int64_t count, const std::optional<int64_t>& start,
 
 }  // namespace
 
-Value Interpreter::evaluate_slice(const Expression& e) {
+Value Evaluator::evaluate_slice(const Expression& e) {
   const Value object = evaluate(*e.children[0]);
   std::optional<int64_t> parts[3];
   for (size_t i = 0; i < 3; ++i) {
@@ -147,33 +146,33 @@ Value Interpreter::evaluate_slice(const Expression& e) {
   return rt_.text(std::move(out));
 }
 
-Values Interpreter::arguments_of(const Expression& e) {
-  Values out;
-  for (size_t i = 1; i < e.children.size(); ++i) out.push_back(evaluate(*e.children[i]));
+/// The arguments behind a "**".
+void Evaluator::spread(Given& given, const Value& value) {
+  if (value.dict() == nullptr)
+    rt_.fail(fmt::format("** of {}; a dict is needed", describe_type(value)));
+  rt_.charge(value.dict()->items.size());
+  for (const auto& [key, more] : value.dict()->items)
+    given.named.emplace_back(to_text(key).bytes(), more);
+}
+
+Given Evaluator::given_of(const Expression& e) {
+  Given given;
+  for (size_t i = 1; i < e.children.size(); ++i)
+    given.positional.push_back(evaluate(*e.children[i]));
   for (const auto& [name, value] : e.named) {
     if (name != "*") continue;
     const Values more = elements(rt_, evaluate(*value));
-    out.insert(out.end(), more.begin(), more.end());
+    given.positional.insert(given.positional.end(), more.begin(), more.end());
   }
-  return out;
-}
-
-std::vector<std::pair<std::string, Value>> Interpreter::named_of(const Expression& e) {
-  std::vector<std::pair<std::string, Value>> out;
   for (const auto& [name, value] : e.named) {
     if (name == "*") continue;
-    Value given = evaluate(*value);
-    if (name != "**") {
-      out.emplace_back(name, std::move(given));
-      continue;
-    }
-    if (given.dict() == nullptr)
-      rt_.fail(fmt::format("** of {}; a dict is needed", describe_type(given)));
-    rt_.charge(given.dict()->items.size());
-    for (const auto& [key, more] : given.dict()->items)
-      out.emplace_back(to_text(key).bytes(), more);
+    Value one = evaluate(*value);
+    if (name == "**")
+      spread(given, one);
+    else
+      given.named.emplace_back(name, std::move(one));
   }
-  return out;
+  return given;
 }
 
 namespace {
@@ -186,7 +185,7 @@ namespace {
 
 }  // namespace
 
-Value Interpreter::evaluate_call(const Expression& e, const Value* caller) {
+Value Evaluator::evaluate_call(const Expression& e, const Value* caller) {
   const Expression& callee = *e.children[0];
   Value self;
   Value function;
@@ -199,47 +198,52 @@ Value Interpreter::evaluate_call(const Expression& e, const Value* caller) {
   } else {
     function = evaluate(callee);
   }
-  Values positional = arguments_of(e);
-  auto named = named_of(e);
-  if (caller != nullptr) named.emplace_back("caller", *caller);
+  Given given = given_of(e);
+  if (caller != nullptr) given.named.emplace_back("caller", *caller);
   rt_.line = e.line;
   if (!method || function.function() != nullptr)
-    return call_function(function, e, std::move(positional), std::move(named));
+    return call_function(function, e, std::move(given));
   if (self.is_undefined())
     rt_.fail(fmt::format("the method '{}' of {}", callee.name, describe_type(self)));
   const Entry* entry = find_method(callee.name);
   if (entry == nullptr) refuse(rt_, "the method", callee.name, method_names());
-  return call(rt_, *entry, self, std::move(positional), std::move(named));
+  return call(rt_, *entry, self, std::move(given.positional), std::move(given.named));
 }
 
-Value Interpreter::call_function(const Value& function, const Expression& e, Values positional,
-                                 std::vector<std::pair<std::string, Value>> named) {
+Value Evaluator::call_function(const Value& function, const Expression& e, Given given) {
   if (const Loop* loop = function.loop(); loop != nullptr && loop->node != nullptr) {
-    if (positional.size() != 1 || !named.empty()) rt_.fail("the loop takes one argument");
-    return rt_.text(
-        captured([&] { this->loop(*loop->node, elements(rt_, positional[0]), loop->depth + 1); }));
+    if (given.positional.size() != 1 || !given.named.empty())
+      rt_.fail("the loop takes one argument");
+    return bodies_.run_loop(*loop, elements(rt_, given.positional[0]));
   }
   const Function* target = function.function();
   if (target == nullptr && function.is_undefined() && e.children[0]->kind == Kind::kName)
     refuse(rt_, "the function", e.name, global_names() + ", and the template's own macros");
   if (target == nullptr) rt_.fail(fmt::format("a call of {}", describe_type(function)));
-  if (target->macro != nullptr) return call_macro(*target, std::move(positional), std::move(named));
+  if (target->macro != nullptr) return bodies_.run_macro(*target, std::move(given));
   if (target->self != nullptr)
-    return call(rt_, *find_method(target->name), *target->self, std::move(positional),
-                std::move(named));
-  return call(rt_, *find_global(target->name), Value(), std::move(positional), std::move(named));
+    return call(rt_, *find_method(target->name), *target->self, std::move(given.positional),
+                std::move(given.named));
+  return call(rt_, *find_global(target->name), Value(), std::move(given.positional),
+              std::move(given.named));
 }
 
-Value Interpreter::evaluate_filter(const Expression& e) {
+Value Evaluator::evaluate_filter(const Expression& e) {
   const Value self = evaluate(*e.children[0]);
-  Values positional = arguments_of(e);
-  auto named = named_of(e);
+  Given given = given_of(e);
   rt_.line = e.line;
   const bool filter = e.kind == Kind::kFilter;
   const Entry* entry = filter ? find_filter(e.name) : find_test(e.name);
   if (entry == nullptr)
     refuse(rt_, filter ? "the filter" : "the test", e.name, filter ? filter_names() : test_names());
-  return call(rt_, *entry, self, std::move(positional), std::move(named));
+  return call(rt_, *entry, self, std::move(given.positional), std::move(given.named));
+}
+
+Value Evaluator::filter_body(const Expression& filters, Value body) {
+  Value hidden = std::exchange(body_, std::move(body));
+  Value value = evaluate(filters);
+  body_ = std::move(hidden);
+  return value;
 }
 
 }  // namespace pith::chat
