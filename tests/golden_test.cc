@@ -75,11 +75,11 @@ struct Engine {
     for (size_t c = 0; done < ids.size(); ++c) {
       const size_t count = std::min(chunks[std::min(c, chunks.size() - 1)], ids.size() - done);
       forward.run(cache, {ids.data() + done, count}, static_cast<int64_t>(done));
-      forward.all_logits([&](size_t first, size_t rows, const float* logits) {
+      forward.logits().all(forward.states(), [&](size_t first, size_t rows, const float* logits) {
         EXPECT_EQ(first, out.size() / vocab() - done);
         out.insert(out.end(), logits, logits + rows * vocab());
       });
-      const auto last = forward.last_logits();
+      const auto last = forward.logits().last(forward.states());
       EXPECT_EQ(last.size(), vocab());
       for (size_t i = 0; i < vocab(); ++i) {
         EXPECT_NEAR(last[i], out[out.size() - vocab() + i], last_tolerance);
@@ -221,7 +221,7 @@ TEST(Golden, WrongChunksAndTokensAreRefusedBeforeAnythingHappens) {
   refused(std::vector<int32_t>(9, 1));
   refused({1, 101});
   refused({-1});
-  EXPECT_THROW(engine.forward.last_logits(), Error);
+  EXPECT_THROW(engine.forward.logits().last(engine.forward.states()), Error);
 }
 
 TEST(Golden, LogitsThatAreNotFiniteAreReported) {
@@ -233,7 +233,7 @@ TEST(Golden, LogitsThatAreNotFiniteAreReported) {
   weights.head.data = infinite.data();
   engine.forward.run(engine.cache, {golden.ids.data(), 4}, 0);
   try {
-    engine.forward.last_logits();
+    engine.forward.logits().last(engine.forward.states());
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kNonFinite);

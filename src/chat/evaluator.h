@@ -22,7 +22,7 @@ struct Given {
   std::vector<std::pair<std::string, Value>> named;
 };
 
-/// What a call runs that is written in the template.
+/// Bodies that the template has and a call runs.
 class Bodies {
  public:
   virtual ~Bodies() = default;

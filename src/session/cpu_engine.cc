@@ -173,7 +173,7 @@ class CpuPrompt final : public PromptWork {
     const Array<float>& states = pass_.states();
     const size_t hidden = states.size() / pass_.tokens();
     session_.writes().set_state({states.end() - hidden, hidden});
-    if (sink) forward_.all_logits(states.data(), pass_.tokens(), sink);
+    if (sink) forward_.logits().all({states.data(), states.size()}, sink);
   }
 
  private:
@@ -213,7 +213,7 @@ class CpuEngine final : public EngineBackend {
     CpuSession& s = of(session);
     for (const PromptRange& block : prompt_blocks(tokens.size(), forward_.max_chunk()))
       forward_.prepare(block.count, 1, ropes_);
-    forward_.prepare_logits(1);
+    forward_.logits().prepare(1);
     return std::make_unique<CpuPrompt>(
         forward_, s,
         PromptPass(forward_, {pool_, s.writes().memory().whole(), kernels_}, *model_, s.cache(),
@@ -226,7 +226,7 @@ class CpuEngine final : public EngineBackend {
     forward_.prepare(most, most, ropes_);
     if (sessions % forward_.max_chunk() == 1) forward_.prepare(1, 1, ropes_);
   }
-  void prepare_logits(size_t count) override { forward_.prepare_logits(count); }
+  void prepare_logits(size_t count) override { forward_.logits().prepare(count); }
 
   void run_tokens(std::span<TokenWork> works) override {
     for (size_t first = 0; first < works.size(); first += forward_.max_chunk())
@@ -234,7 +234,7 @@ class CpuEngine final : public EngineBackend {
   }
 
   void finish(std::span<LogitsWork> works) override {
-    const size_t most = forward_.most_states();
+    const size_t most = forward_.logits().most();
     for (size_t first = 0; first < works.size(); first += most)
       finish_some(works.subspan(first, std::min(most, works.size() - first)));
   }
@@ -249,7 +249,7 @@ class CpuEngine final : public EngineBackend {
   }
 
   void all_logits(SessionBackend& /*session*/, const Session::LogitsSink& sink) override {
-    forward_.all_logits(sink);
+    forward_.logits().all(forward_.states(), sink);
   }
 
   Ledger ledger() const override {
@@ -296,12 +296,12 @@ class CpuEngine final : public EngineBackend {
     const auto vocabulary = static_cast<size_t>(model_->config().vocab);
     std::vector<const float*> states;
     for (const LogitsWork& w : works) states.push_back(of(*w.session).state());
-    const float* made = forward_.logits_after(states);
+    const float* made = forward_.logits().after(states);
     for (size_t i = 0; i < works.size(); ++i) {
       LogitsWork& w = works[i];
       const std::span<const float> logits(made + i * vocabulary, vocabulary);
       try {
-        forward_.check_finite(logits.data(), 1);
+        forward_.logits().check_finite(logits.data(), 1);
         if (w.logits) std::ranges::copy(logits, w.logits);
         if (w.sampler) w.next = w.sampler->sample(logits, w.history);
       } catch (...) {

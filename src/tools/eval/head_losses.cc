@@ -193,11 +193,11 @@ class Pass {
   void keep_base() {
     const size_t scored = behind_ - first_scored_;
     base_.resize(scored * static_cast<size_t>(config_.vocab));
-    forward_.all_logits(hidden_.data() + (prompt_ + first_scored_) * hidden_width_, scored,
-                        [&](size_t first, size_t count, const float* logits) {
-                          const auto vocab = static_cast<size_t>(config_.vocab);
-                          std::copy_n(logits, count * vocab, base_.data() + first * vocab);
-                        });
+    forward_.logits().all(std::span(hidden_).subspan((prompt_ + first_scored_) * hidden_width_),
+                          [&](size_t first, size_t count, const float* logits) {
+                            const auto vocab = static_cast<size_t>(config_.vocab);
+                            std::copy_n(logits, count * vocab, base_.data() + first * vocab);
+                          });
   }
 
   /// The divergence, nats per scored prediction, if the reference form's errors of KV heads
@@ -223,14 +223,14 @@ class Pass {
                           }});
     const auto vocab = static_cast<size_t>(config_.vocab);
     std::vector<Prediction> predictions(behind_ - first_scored_);
-    forward_.all_logits(x.data() + first_scored_ * hidden_width_, predictions.size(),
-                        [&](size_t at, size_t rows, const float* logits) {
-                          context_.pool.parallel_for(rows, [&](size_t i, int) {
-                            predictions[at + i] = score_prediction(
-                                {base_.data() + (at + i) * vocab, vocab},
-                                {logits + i * vocab, vocab}, targets_[first_scored_ + at + i]);
+    forward_.logits().all(std::span(x).subspan(first_scored_ * hidden_width_),
+                          [&](size_t at, size_t rows, const float* logits) {
+                            context_.pool.parallel_for(rows, [&](size_t i, int) {
+                              predictions[at + i] = score_prediction(
+                                  {base_.data() + (at + i) * vocab, vocab},
+                                  {logits + i * vocab, vocab}, targets_[first_scored_ + at + i]);
+                            });
                           });
-                        });
     advance(behind_);
     // The first prediction of a text is the prompt's own, and loses nothing.
     double sum = 0;
