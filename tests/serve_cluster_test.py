@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -124,12 +123,6 @@ class TakeOver(unittest.TestCase):
         self.assertIn("--take-over needs --autosave", done.stderr)
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Proxied:
     """What is asked at `self.port`, behind which there are several servers."""
 
@@ -167,12 +160,13 @@ class Proxied:
             self.assertEqual(len(t.answers), turn + 1, t.name)
 
 
-@unittest.skipIf(cluster.haproxy() is None, "SKIPPED: no haproxy; apt-get install haproxy")
-class Cluster(Proxied, unittest.TestCase):
+class OfThree(Proxied):
+    router = None  # HAProxy
+
     def begin(self, policy):
         options = ["-m", str(MODEL), "-t", "1", "--kv-policy", policy, "--no-check-weights", "-c", "1024"]
-        self.port = free_port()
-        self.cluster = cluster.Cluster(options, port=self.port)
+        self.port = cluster.free_port()
+        self.cluster = cluster.Cluster(options, port=self.port, router=self.router)
         self.cluster.__enter__()
         self.addCleanup(self.cluster.__exit__)
         self.wait_for(200)
@@ -224,6 +218,16 @@ class Cluster(Proxied, unittest.TestCase):
         self.assertEqual([t.answers for t in talks], undisturbed(talks, EXACT))
         self.cluster.command(["start", 1])
         self.assertTrue(self.cluster.replicas[1].alive())
+
+
+@unittest.skipIf(cluster.haproxy() is None, "SKIPPED: no haproxy; apt-get install haproxy")
+class Cluster(OfThree, unittest.TestCase):
+    pass
+
+
+@unittest.skipUnless(os.environ.get("PITH_VLLM_ROUTER"), "SKIPPED: PITH_VLLM_ROUTER names no vllm-router")
+class BehindRouter(OfThree, unittest.TestCase):
+    router = os.environ.get("PITH_VLLM_ROUTER")
 
 
 if __name__ == "__main__":

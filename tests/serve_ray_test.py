@@ -15,9 +15,10 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from serve.harness import MODEL, ROOT, SKIPPED  # noqa: E402
-from serve_cluster_test import POLICY, TALKS, Proxied, free_port, talks_of, undisturbed  # noqa: E402
+from serve_cluster_test import POLICY, TALKS, Proxied, talks_of, undisturbed  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "tools/serve"))
+import cluster  # noqa: E402
 import ray_app  # noqa: E402
 
 PYTHON = os.environ.get("PITH_RAY_PYTHON", sys.executable)
@@ -34,7 +35,7 @@ class Replicas(unittest.TestCase):
 
 class Application(Proxied, unittest.TestCase):
     def begin(self):
-        self.port = free_port()
+        self.port = cluster.free_port()
         self.app = subprocess.Popen(
             [PYTHON, str(ROOT / "tools/serve/ray_app.py"), "-m", str(MODEL), "--port", str(self.port),
              "--share", "0.1", "--up", "1", "--down", "2", "-t", "1", "--kv-policy", POLICY, "-c", "1024",

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Several servers behind HAProxy: conversations stay with their server and outlive it (standard library).
 
-    tools/serve/cluster.py -m MODEL [-n 3] [--port 8080] [--folder FOLDER] [OPTIONS OF pith serve]
+    tools/serve/cluster.py -m MODEL [-n 3] [--port 8080] [--folder FOLDER] [--router PROGRAM] [OPTIONS OF pith serve]
 
 Starts -n `pith serve` at ports of their own and HAProxy (Debian's package) before them. A conversation
 stays with the server that its header X-Session-ID names (a consistent hash). A server that ends (`drain`)
 or is gone hands its saved conversations to those that are left (--autosave, --take-over); what was not
-saved is read again. Answers are the same either way.
+saved is read again. Answers are the same either way. --router VENV/bin/vllm-router is in HAProxy's place
+(pip install vllm-router).
 
 On standard input: `drain I` (SIGTERM, answers are finished), `kill I` (SIGKILL), `start I`; end of input or
 Ctrl-C ends all. FOLDER keeps the conversations' files, so that a cluster that starts there goes on.
@@ -60,6 +61,13 @@ backend servers
 """
 
 
+def router_command(program, port, urls):
+    """vllm-router, which sends a request again where a server refuses it or is gone."""
+    return [program, "--host", "127.0.0.1", "--port", str(port), "--policy", "consistent_hash", "--log-level", "error",
+            "--prometheus-port", str(free_port()), "--health-check-interval-secs", "1", "--health-failure-threshold",
+            "2", "--health-success-threshold", "1", "--worker-startup-check-interval", "1", "--worker-urls", *urls]
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -103,29 +111,35 @@ class Replica:
 
 
 class Cluster:
-    """A context: servers and the proxy, which listens at `port`."""
+    """A context: servers and the proxy, which listens at `port`. `router`: vllm-router instead of HAProxy."""
 
-    def __init__(self, options, replicas=3, port=8080, folder=None):
-        if haproxy() is None:
+    def __init__(self, options, replicas=3, port=8080, folder=None, router=None):
+        if not router and haproxy() is None:
             raise SystemExit("haproxy is missing; apt-get install haproxy, or name it with HAPROXY=PROGRAM")
         self.own = tempfile.TemporaryDirectory() if folder is None else None
         self.folder = pathlib.Path(folder or self.own.name)
         places = [self.folder / f"server-{i}" for i in range(replicas)]
         self.replicas = [Replica(place.name, place, [p for p in places if p != place], options) for place in places]
-        self.port, self.proxy = port, None
+        self.port, self.router, self.proxy = port, router, None
 
     def __enter__(self):
         try:
             for replica in self.replicas:
                 replica.start()
-            servers = "\n".join(f"  server {r.name} 127.0.0.1:{r.port}" for r in self.replicas)
-            config = self.folder / "haproxy.cfg"
-            config.write_text(CONFIG.format(port=self.port, servers=servers, buffer=BUFFER))
-            self.proxy = subprocess.Popen([haproxy(), "-db", "-q", "-f", str(config)])
+            # vllm-router says what it does on standard output, which is for answers to commands here.
+            self.proxy = subprocess.Popen(self.proxy_command(), stdout=subprocess.DEVNULL)
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def proxy_command(self):
+        if self.router:
+            return router_command(self.router, self.port, [f"http://127.0.0.1:{r.port}" for r in self.replicas])
+        servers = "\n".join(f"  server {r.name} 127.0.0.1:{r.port}" for r in self.replicas)
+        config = self.folder / "haproxy.cfg"
+        config.write_text(CONFIG.format(port=self.port, servers=servers, buffer=BUFFER))
+        return [haproxy(), "-db", "-q", "-f", str(config)]
 
     def __exit__(self, *_):
         if self.proxy:
@@ -159,9 +173,11 @@ def main():
     parser.add_argument("-n", "--replicas", type=int, default=3, choices=range(1, 65), metavar="N")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--folder", help="of the conversations' files; default: one that ends with the cluster")
+    parser.add_argument("--router", help="vllm-router, instead of HAProxy")
     options, rest = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with Cluster(["-m", options.model, *rest], options.replicas, options.port, options.folder) as cluster:
+    with Cluster(["-m", options.model, *rest], options.replicas, options.port, options.folder,
+                 options.router) as cluster:
         print(f"{options.replicas} servers behind http://127.0.0.1:{options.port}", flush=True)
         try:
             for line in sys.stdin:
