@@ -17,6 +17,7 @@ from serve.harness import MODEL, PITH, ROOT, Server  # noqa: E402
 
 TOOLS = ROOT / "tools/serve"
 sys.path.insert(0, str(TOOLS))
+import capacity  # noqa: E402
 import gate  # noqa: E402
 import load  # noqa: E402
 import soak  # noqa: E402
@@ -187,6 +188,16 @@ class Demo(unittest.TestCase):
         answers, refusals = re.match(r"(\d+) answers and (\d+) refusals", done.stdout).groups()
         self.assertGreater(int(answers), 0)
         self.assertGreater(int(refusals), 0)
+
+    def test_a_code_is_hidden_in_a_text(self):
+        text = " ".join(f"w{i}" for i in range(50))
+        for number in range(5):
+            asked, code = capacity.hidden(text, number)
+            told, question = asked.split("\n\n")
+            self.assertRegex(code, r"^\d{5}$")
+            self.assertEqual(told.replace(f"The code of the harbour is {code}. Remember it. ", ""), text)
+            self.assertNotIn(code, question)
+        self.assertNotEqual(capacity.hidden(text, 1)[1], capacity.hidden(text, 2)[1])
 
     def test_capacity_is_counted(self):
         done = subprocess.run(

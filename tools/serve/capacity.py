@@ -12,7 +12,8 @@ again. --control adds streaming_llm at the bytes that a conversation of the last
 More conversations are worth nothing if they say something else: beside the count is the share of
 conversations that begin their answer as under `exact` (of the first --compare), and with --text, whose words
 they then consist of, `pith eval ppl` gives the divergence from the exact cache (KL, in nats a token) and how
-often both have the same likeliest token.
+often both have the same likeliest token. With --facts each text hides a code, the question asks for it, and the
+share of answers that have it is shown.
 """
 
 import argparse
@@ -28,6 +29,7 @@ import server
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ANSWER = 8  # tokens of an answer
+ANSWER_WITH_CODE = 16
 SINK = 4
 
 
@@ -79,13 +81,24 @@ def words_of(options, number):
     return " ".join(words[(at + i) % len(words)] for i in range(options.words))
 
 
+def hidden(text, number):
+    """(the text with a code in it and a question after it, the code)"""
+    numbers = random.Random(1000 + number)
+    words, code = text.split(), f"{numbers.randrange(10000, 100000)}"
+    at = numbers.randrange(len(words))
+    told = f"The code of the harbour is {code}. Remember it."
+    text = " ".join([*words[:at], told, *words[at:]])
+    return f"{text}\n\nWhat is the code of the harbour? Answer with the number alone.", code
+
+
 class Held:
     """Conversations of one server."""
 
     def __init__(self, server, options):
         self.server, self.options = server, options
-        self.load = load.Load(load.options_of([server.url, "--max-tokens", str(ANSWER)]))
-        self.count = 0
+        answer = ANSWER_WITH_CODE if options.facts else ANSWER
+        self.load = load.Load(load.options_of([server.url, "--max-tokens", str(answer)]))
+        self.count = self.found = 0
         self.newest = []  # its messages
         self.said, self.bytes = [], 0
 
@@ -97,9 +110,13 @@ class Held:
         return answer
 
     def begin(self, number):
-        messages = [{"role": "user", "content": words_of(self.options, number)}]
+        text, code = words_of(self.options, number), None
+        if self.options.facts:
+            text, code = hidden(text, number)
+        messages = [{"role": "user", "content": text}]
         answer = self.ask(number, messages)
         self.said.append(answer.text)
+        self.found += code is not None and code in answer.text
         return messages, answer
 
     def open(self):
@@ -144,7 +161,8 @@ def measure(options, policy, exact):
     both = list(zip(held.said, exact or held.said))
     kl, top = divergence(options, policy)
     return held, {"policy": policy, "conversations": held.count, "full": full, "bytes": held.bytes,
-                  "same": sum(a == b for a, b in both) / len(both), "kl": kl, "same_top": top}
+                  "same": sum(a == b for a, b in both) / len(both), "kl": kl, "same_top": top,
+                  "found": held.found / len(held.said) if options.facts else None}
 
 
 def main():
@@ -159,6 +177,7 @@ def main():
     p.add_argument("--compare", type=int, default=12, help="conversations whose answers are compared")
     p.add_argument("--most", type=int, default=1000, help="conversations to stop at")
     p.add_argument("--text", help="a file for pith eval ppl")
+    p.add_argument("--facts", action="store_true", help="ask each conversation for a code in its text")
     p.add_argument("--eval", action="append", default=[], help="a further option of pith eval ppl; repeatable")
     p.add_argument("--serve", action="append", default=[], help="a further option of pith serve; repeatable")
     p.add_argument("--pith", default=os.environ.get("PITH_PROGRAM", str(ROOT / "build/bin/pith")))
@@ -166,7 +185,7 @@ def main():
     options = p.parse_args()
     if not options.json:
         print(f"{options.memory} for caches, conversations of {options.words} words\n"
-              f"{'held':>6} {'times':>6} {'MiB':>7} {'same':>6} {'top':>6} {'KL':>7}  policy")
+              f"{'held':>6} {'times':>6} {'MiB':>7} {'same':>6} {'found':>6} {'top':>6} {'KL':>7}  policy")
     policies = ["exact", "exact+int8", *options.policy, *(chosen(options, b) for b in options.auto)]
     first, said = None, None
     while policies:
@@ -188,7 +207,8 @@ def show(row, exact, as_json):
 
     print(f"{str(row['conversations']) + ('' if row['full'] else '+'):>6} "
           f"{row['conversations'] / exact if exact else 0:>6.1f} {row['bytes'] / 2 ** 20:>7.2f} "
-          f"{100 * row['same']:>5.0f}% {number(row['same_top'] and 100 * row['same_top'], '%.1f%%'):>6} "
+          f"{100 * row['same']:>5.0f}% {number(row['found'] and 100 * row['found'], '%.0f%%'):>6} "
+          f"{number(row['same_top'] and 100 * row['same_top'], '%.1f%%'):>6} "
           f"{number(row['kl'], '%.4f'):>7}  {row['policy'][:100]}", flush=True)
 
 
