@@ -97,4 +97,12 @@ size_t Pyramid::at(size_t seen) const {
   return static_cast<size_t>(rows - std::min(rows, before));
 }
 
+size_t KeepPyramid::most_rows(size_t n) const {
+  // Budgets move one way until the tip is as small as the window, where the pyramid may be given
+  // up; stores keep some room of the rows that they had.
+  const size_t steepest = 2 * (pyramid_.budget + pyramid_.window);
+  const size_t fed = std::min(n, steepest - std::min(steepest, sizes().exact));
+  return std::min(n, std::max({limit_at(0), limit_at(fed), limit_at(n)}));
+}
+
 }  // namespace pith

@@ -53,7 +53,7 @@ class KeepBest : public Rule {
   }
   MassRequest mass(const PlanState& state, size_t tokens) const final;
   bool by_contents() const final { return sizes_.sharing > 0; }
-  size_t most_rows(size_t n) const final;
+  size_t most_rows(size_t n) const override;
   size_t mean_rows(size_t n) const final;
   /// Hidden rows go first, also where heads share.
   size_t keeps_newest() const override { return sizes_.slides > 0 ? stay_at(0) : 0; }
@@ -93,6 +93,7 @@ class KeepPyramid final : public KeepBest {
       : KeepBest(sizes, wish), pyramid_(pyramid) {}
   size_t budget_at(size_t n) const override { return pyramid_.at(n + sizes().exact); }
   size_t keeps_newest() const override { return 0; }  // budgets move with the stream
+  size_t most_rows(size_t n) const override;
 
  private:
   Pyramid pyramid_;

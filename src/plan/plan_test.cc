@@ -161,6 +161,7 @@ std::vector<Case> cases() {
           {"best of 1", rule<KeepBest>(BestSizes{1, 1, 0})},
           {"best, no interval", rule<KeepBest>(BestSizes{60, 0, 20})},
           {"pyramid", rule<KeepPyramid>(sizes, MassWish{}, Pyramid{60, 16, 1, 4, 8})},
+          {"pyramid given up", rule<KeepPyramid>(sizes, MassWish{}, Pyramid{60, 16, 0, 4, 20})},
           {"shared", rule<KeepBest>(BestSizes{60, 20, 20, 0, 3, 10})},
           {"cells", rule<KeepCells>(Cells{50, 5, 3}, true, false)},
           {"few cells", rule<KeepCells>(Cells{3, 3, 2}, true, false)},
@@ -299,6 +300,15 @@ TEST_P(Plans, BlocksEndWhereRowsDo) {
     RC_ASSERT(rows.plan.state() == by_block.plan.state());
     for (Zone z : {Zone::kBody, Zone::kHeavy}) RC_ASSERT(rows.model.at(z) == by_block.model.at(z));
   }));
+}
+
+// Stores keep some room of rows that went.
+TEST_P(Plans, MostRowsAreThoseOfAllTimesBefore) {
+  const Rule& rule = *GetParam().rule;
+  for (size_t n = 0, most = 0; n <= 1000; ++n) {
+    most = std::max(most, rule.mean_rows(n));
+    ASSERT_GE(rule.most_rows(n), most) << n << " rows";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, Plans, testing::ValuesIn(cases()), [](const auto& test) {
