@@ -153,6 +153,7 @@ class @Class@Codec final : public Codec {
   double bytes_per_row(size_t dim) const override {
     return static_cast<double>(dim + sizeof(float));
   }
+  size_t buffers() const override { return 2; }  // codes, scales
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override {
     return std::make_unique<@Class@Rows>(context, request);

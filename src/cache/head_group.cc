@@ -166,8 +166,6 @@ BodyWidths HeadGroup::widths(size_t queries) const {
   }
   most.prepared += queries * codecs_.key->width_to_come(dim_);
   most.width += codecs_.value->width_to_come(dim_);
-  // Some choosers make stores as rows come.
-  most.stores = std::max<size_t>(most.stores + (plan_->rule().by_contents() ? 8 : 0), 2);
   return most;
 }
 

@@ -4,13 +4,12 @@
 #include <cmath>
 
 #include "core/allocation.h"
+#include "select/halving.h"
 
 namespace pith {
 namespace {
 
 constexpr size_t kFloat = sizeof(float);
-// Smaller buffers are copied when they grow, so that old and new are there at once.
-constexpr size_t kCopied = size_t{64} << 10;
 
 size_t times(size_t count, double bytes) {
   return static_cast<size_t>(std::ceil(static_cast<double>(count) * bytes));
@@ -28,13 +27,6 @@ size_t leaving(const CohortPolicy& c, size_t tokens) {
   return std::min(tokens + c.schedule.block, std::max(kStagedRows, c.schedule.block));
 }
 
-/// Scratch of halving `rows` of a head: keys, values and both transposed, two tiles of 64 rows of
-/// the kernel matrix.
-size_t halving(size_t rows, size_t dim) {
-  return 4 * grown_bytes(rows * dim * kFloat) +
-         2 * grown_bytes(std::min<size_t>(rows, 64) * rows * kFloat);
-}
-
 /// Bytes that the heads of a cohort take while their rows change.
 size_t under_way(const CohortPolicy& c, const PassTokens& pass, bool gathers, size_t workers,
                  size_t held) {
@@ -44,19 +36,20 @@ size_t under_way(const CohortPolicy& c, const PassTokens& pass, bool gathers, si
   const auto codes = [&](const SideChoice& side) {
     return side.sizes->most_bytes(rows, dim, true);
   };
-  const double side = c.side_bytes + 3 * kFloat;  // position, weight, mass
+  const double side = c.side_bytes + RowStore::kSides * kFloat;
   const double of_head =
       std::max(codes(c.keys) + codes(c.values), static_cast<double>(rows * c.exact_row_bytes())) +
       static_cast<double>(rows) * side;
   const size_t teams = std::min(workers, heads);
-  size_t bytes = teams * std::min(kCopied, held / heads);
-  if (gathers) bytes += held;  // HeadGroup::end_prefill copies them
+  size_t bytes = teams * std::min(kMapFrom, held / heads);  // copied as they grow
+  if (gathers) bytes += held;                               // HeadGroup::end_prefill copies them
   if (!c.selector.needs.all()) {
-    bytes += most_grown_bytes(times(heads, of_head), heads * 8);
+    const size_t buffers = RowStore::buffers(*c.keys.sizes, *c.values.sizes);
+    bytes += most_grown_bytes(times(heads, of_head), heads * c.selector.needs.stores * buffers);
     // Heavy rows that leave, as f32.
     if (c.selector.needs.mass || c.selector.needs.evicts > 0)
       bytes += heads * 2 * grown_bytes(rows * dim * kFloat);
-    if (c.selector.needs.halves > 0) bytes += teams * halving(c.selector.needs.halves, dim);
+    if (c.selector.needs.halves > 0) bytes += teams * halving_scratch(c.selector.needs.halves, dim);
   }
   size_t coding = 0;
   for (const Side s : {Side::kKeys, Side::kValues}) {
@@ -97,8 +90,9 @@ void LayerRoom::add(const CohortPolicy& c, const ProtectedRows& protect, const B
   attend_.rows =
       std::max(attend_.rows, std::min(after, after - o.body + c.selector.rule->most_rows(o.body) +
                                                  leaving(c, pass_.at_once)));
-  // Sink, protected rows, the body's stores, and a ring in two pieces that protected rows cut.
-  attend_.spans = std::max(attend_.spans, 4 + widths.stores + 3 * ranges);
+  // Sink, protected rows, the body's stores, those that are there and those to come, and a ring in
+  // two pieces that protected rows cut.
+  attend_.spans = std::max(attend_.spans, 4 + widths.stores + c.selector.needs.stores + 3 * ranges);
   attend_.width = std::max(attend_.width, widths.width);
   attend_.prepared = std::max(attend_.prepared, widths.prepared);
   attend_.turned |= widths.turned;

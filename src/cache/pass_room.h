@@ -27,7 +27,7 @@ struct PassRoom {
 
 /// Sizes that the bodies of some heads ask of attention.
 struct BodyWidths {
-  size_t stores = 0;    ///< of one head
+  size_t stores = 0;    ///< of one head now
   size_t width = 0;     ///< as in AttendRoom
   size_t prepared = 0;  ///< as in AttendRoom
   bool turned = false;

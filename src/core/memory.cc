@@ -19,9 +19,7 @@ namespace {
 constexpr size_t kAlign = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
-// From here a buffer is a mapping of its own: it moves by page tables, not by copying, and what it
-// gives up leaves the process at once.
-constexpr size_t kMapFrom = 16 * kPage;
+static_assert(kMapFrom % kPage == 0);
 
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -157,6 +155,10 @@ size_t most_grown_bytes(size_t bytes, size_t buffers) {
   // A step is at most an eighth of what it is a step to; each buffer is rounded up to whole units.
   return bytes + bytes / 8 + buffers * kAlign;
 }
+
+bool gives_back(size_t capacity, size_t bytes) { return capacity > most_kept_bytes(bytes, 1); }
+
+size_t most_kept_bytes(size_t bytes, size_t buffers) { return bytes + bytes / 8 + buffers * kPage; }
 
 void Buffer::reallocate(size_t wanted) {
   const size_t capacity = allocated_bytes(wanted);

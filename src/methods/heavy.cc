@@ -90,6 +90,7 @@ ResolvedSelector with_heavy(ResolvedSelector inner, const std::optional<HeavySiz
   inner.rule = std::make_shared<KeepHeavy>(*sizes, std::move(inner.rule));
   inner.needs.mass = sizes->by_key < sizes->budget;
   inner.needs.evicts = sizes->interval;
+  inner.needs.stores = 2;
   return inner;
 }
 

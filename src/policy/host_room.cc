@@ -8,14 +8,42 @@
 namespace pith {
 namespace {
 
-/// Of one side of a body.
-size_t most_of_body(const SideChoice& side, const CohortPolicy& c, const HeldRows& rows) {
-  if (codec_row(side.codec.name).dense)
-    return grown_bytes(rows.body * c.site.head_dim * size_of(side.body));
-  constexpr size_t kBuffers = 8;  // no codec has more
-  const double codes =
-      side.sizes->most_bytes(rows.body, c.site.head_dim, c.leaves_gaps(rows.body, rows.of.body));
-  return most_grown_bytes(static_cast<size_t>(std::ceil(codes)), kBuffers);
+/// Bytes of `rows` rows of a body, without the room that growth takes.
+struct BodyBytes {
+  size_t keys = 0, values = 0, sides = 0;
+  size_t total() const { return keys + values + sides; }
+};
+
+BodyBytes bytes_of(const CohortPolicy& c, const HeldRows& rows) {
+  if (rows.body == 0) return {};
+  const bool gaps = c.leaves_gaps(rows.body, rows.of.body);
+  const auto side = [&](const SideChoice& s) {
+    if (codec_row(s.codec.name).dense) return rows.body * c.site.head_dim * size_of(s.body);
+    return static_cast<size_t>(std::ceil(s.sizes->most_bytes(rows.body, c.site.head_dim, gaps)));
+  };
+  const size_t mass = c.selector.rule->mass({}, 1).queries > 0 ? sizeof(float) : 0;
+  const double beside =
+      static_cast<double>(rows.body) * (rows.side_bytes + static_cast<double>(mass));
+  return {side(c.keys), side(c.values), static_cast<size_t>(beside)};
+}
+
+size_t most_of_body(const CohortPolicy& c, const HeldRows& rows) {
+  const BodyBytes bytes = bytes_of(c, rows);
+  const size_t stores = c.selector.needs.stores;
+  HeldRows most = rows;
+  most.body = c.selector.rule->most_rows(rows.of.body);
+  if (most.body > rows.body) {
+    // Heads share their rows, and a store that held more keeps some of its room.
+    const size_t buffers = stores * RowStore::buffers(*c.keys.sizes, *c.values.sizes);
+    return std::min(most_kept_bytes(bytes.total(), buffers), most_of_body(c, most));
+  }
+  const auto grown = [stores](size_t of_side, size_t buffers) {
+    if (of_side == 0) return size_t{0};
+    return stores * buffers == 1 ? grown_bytes(of_side)
+                                 : most_grown_bytes(of_side, stores * buffers);
+  };
+  return grown(bytes.keys, c.keys.sizes->buffers()) +
+         grown(bytes.values, c.values.sizes->buffers()) + grown(bytes.sides, RowStore::kSides);
 }
 
 }  // namespace
@@ -32,21 +60,9 @@ size_t most_on_host(const CohortPolicy& c, const HeldRows& rows) {
     bytes += grown_bytes(rows.of.sink * row, c.schedule.sink * row) +
              grown_bytes(places * row, ring * row) + grown_bytes(rows.protected_rows * row);
   bytes += grown_bytes(rows.protected_rows * sizeof(uint32_t));
-  if (rows.body > 0) {
-    const auto side =
-        static_cast<double>(rows.body) * (rows.side_bytes + static_cast<double>(mass));
-    bytes += most_of_body(c.keys, c, rows) + most_of_body(c.values, c, rows) +
-             most_grown_bytes(static_cast<size_t>(side), 3);
-  }
-  if (c.state_bytes > 0) bytes += most_grown_bytes(static_cast<size_t>(c.state_bytes), 2);
-  // Where heads share their rows, a store that held more keeps up to a page beyond an eighth of
-  // each buffer (keep_records).
-  const size_t most = rule.most_rows(rows.of.body);
-  if (most <= rows.body) return bytes;
-  constexpr size_t kPages = size_t{12} * 4096;
-  HeldRows more = rows;
-  more.body = most;
-  return std::min(bytes + kPages, most_on_host(c, more));
+  if (c.state.bytes > 0)
+    bytes += most_grown_bytes(static_cast<size_t>(c.state.bytes), c.state.buffers);
+  return bytes + most_of_body(c, rows);
 }
 
 }  // namespace pith

@@ -46,6 +46,7 @@ struct Needs {
   bool row_weights = false;  ///< rows have log-weights one by one
   bool roles = false;        ///< rows that count for one of softmax's two sums alone
   bool shared = false;       ///< heads share a budget: each holds as many rows as its own are worth
+  size_t stores = 1;         ///< runs of rows that a head's body comes to have
   size_t halves = 0;         ///< the most rows that are halved at once; 0: none are
   bool gathered = false;     ///< prompts are read with prompt=once
   size_t evicts =

@@ -33,6 +33,12 @@ struct ResolvedSelector {
   SelectorParts parts(const Context& context, const SelectorSite& site) const;
 };
 
+/// The memory of a selector for one KV head beside its rows, however many these are.
+struct StateSize {
+  double bytes = 0;
+  size_t buffers = 0;  ///< that it lies in
+};
+
 struct SelectorRow : MethodRow {
   ResolvedSelector (*resolve)(const SelectorPlace&);
   bool on_gpu = false;  ///< a row of registry_cuda.cc makes its other half
@@ -47,8 +53,7 @@ struct SelectorRow : MethodRow {
   double side_bytes = sizeof(uint32_t);
   /// More of them for some parameters.
   double (*more_side_bytes)(const MethodOptions&) = nullptr;
-  /// Bytes of one KV head that do not grow with its rows: what the selector remembers.
-  double (*state_bytes)(const MethodOptions&, const SelectorSite&) = nullptr;
+  StateSize (*state)(const MethodOptions&, const SelectorSite&) = nullptr;
 };
 
 /// A side of a codec at one head_dim.

@@ -81,15 +81,16 @@ void place_selector(CohortPolicy& c, const SelectorRow& row, const MethodOptions
   c.site.window = window;
   c.site.sliding_window = seen;
   c.side_bytes = row.side_bytes + (row.more_side_bytes ? row.more_side_bytes(options) : 0);
-  c.state_bytes = row.state_bytes ? row.state_bytes(options, c.site) : 0;
-  if (c.keys.sizes->first_queries() > 0) {
+  c.state = row.state ? row.state(options, c.site) : StateSize();
+  if (c.keys.sizes->first_queries() > 0) {  // their sums, and what an empty store makes of them
     const size_t pairs = c.site.head_dim / 2;
-    c.state_bytes += static_cast<double>(pairs * (sizeof(float) + 1));
+    c.state.bytes += static_cast<double>(pairs * (sizeof(float) + 1));
+    c.state.buffers += 2;
   }
   // Any exact row may carry mass.
   const double exact =
       static_cast<double>(size_t{sink} + window + waiting) * (exact_bytes + sizeof(float));
-  c.budget.bytes = [fixed = exact + c.state_bytes, side = c.side_bytes, dim = c.site.head_dim,
+  c.budget.bytes = [fixed = exact + c.state.bytes, side = c.side_bytes, dim = c.site.head_dim,
                     keys = c.keys.sizes, values = c.values.sizes](size_t rows) {
     return fixed + static_cast<double>(rows) * side +
            std::ceil(keys->most_bytes(rows, dim, true) + values->most_bytes(rows, dim, true));
@@ -139,7 +140,7 @@ void spare_selections(CohortPolicy& c) {
   if (!as_many) exact.text = c.selector.text;
   c.selector = std::move(exact);
   c.side_bytes = row.side_bytes;
-  c.state_bytes = 0;
+  c.state = {};
 }
 
 /// Rows of a body when it may first be selected from, counted up to `most`.
@@ -220,7 +221,7 @@ void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& 
   ledger.metadata += static_cast<size_t>(static_cast<double>(count * body) * side) +
                      count * of_protected * sizeof(uint32_t) +
                      count * (o.sink + o.window) * exact_side +
-                     static_cast<size_t>(static_cast<double>(count) * state_bytes);
+                     static_cast<size_t>(static_cast<double>(count) * state.bytes);
   const size_t used = ledger.payload + ledger.metadata - before;
   if (device == Device::kCpu)
     ledger.slack +=

@@ -75,7 +75,7 @@ struct CohortPolicy {
   ScheduleShape schedule;
   size_t slides = 0;      ///< rows that a query sees, its own among them, as the GPU counts; 0: all
   double side_bytes = 0;  ///< beside each body row
-  double state_bytes = 0;  ///< of one KV head's selector
+  StateSize state;        ///< of one KV head
 
   bool coded() const { return keys.offers.coded || values.offers.coded; }
   size_t exact_row_bytes() const;  ///< of one KV head

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/allocation.h"
+
 namespace pith {
 namespace {
 
@@ -229,6 +231,12 @@ Halved halve(const Kernels& kernels, MemoryCounter& memory, const HalvingRule& r
   KernelTiles tiles(kernels, memory, rule, rows);
   return rule.walk == Walk::kPairs ? halve_pairs(kernels, tiles, rule, rows, random)
                                    : halve_rows(kernels, tiles, rule, rows, random);
+}
+
+size_t halving_scratch(size_t rows, size_t dim) {
+  // Keys, values, both transposed; a tile of the kernel and one of products of values.
+  return 4 * grown_bytes(rows * dim * sizeof(float)) +
+         2 * grown_bytes(std::min(kTileRows, rows) * rows * sizeof(float));
 }
 
 SegmentHalved halve_segment(const Context& context, RowStore& store, const HalvingRule& rule,

@@ -57,6 +57,9 @@ struct Halved {
 Halved halve(const Kernels& kernels, MemoryCounter& memory, const HalvingRule& rule,
              const HalvingRows& rows, const HalvingRandom& random);
 
+/// The most scratch of halving `rows` rows of a store.
+size_t halving_scratch(size_t rows, size_t dim);
+
 /// Halves rows [first, first + count) of a store, behind which `behind` more are its last, and
 /// gives the survivors the log-weight `log_weight`. Returns how many survive and the walk's
 /// failures.

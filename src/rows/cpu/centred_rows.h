@@ -29,6 +29,9 @@ class CentredCodec final : public Codec {
     return inner_->bytes_per_row(dim) + group_bytes(dim) / static_cast<double>(group_rows_);
   }
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
+  size_t buffers() const override {
+    return inner_->buffers() + 3;
+  }  // rows that wait, means, groups
   size_t shared_bytes() const override { return inner_->shared_bytes(); }
   size_t table_bytes(const RowsRequest& request) const override {
     return inner_->table_bytes(request);

@@ -103,6 +103,8 @@ class Codec {
   virtual double most_bytes(size_t rows, size_t dim, bool /*evicted*/) const {
     return static_cast<double>(rows) * bytes_per_row(dim);
   }
+  /// Buffers that grow with the rows of a store: allocators round each up. Or more.
+  virtual size_t buffers() const { return 8; }
   virtual size_t shared_bytes() const { return 0; }
   /// The same once there are rows of a layer. Throws kInvalidArgument for a request that
   /// make_rows refuses.

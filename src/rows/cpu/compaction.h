@@ -6,9 +6,16 @@
 #include <cstring>
 #include <span>
 
+#include "core/allocation.h"
 #include "core/archive.h"
 
 namespace pith {
+
+/// After rows went.
+template <class T>
+void give_back(Array<T>& array) {
+  if (gives_back(array.capacity_bytes(), array.size() * sizeof(T))) array.shrink_to_fit();
+}
 
 /// Moves records of `size` numbers so that those named, ascending, come first; drops the others.
 /// `more` numbers stay readable past the last.
@@ -18,7 +25,7 @@ void keep_records(Array<T>& array, size_t size, std::span<const uint32_t> kept, 
     if (kept[to] != to && size > 0)
       std::memmove(array.data() + to * size, array.data() + kept[to] * size, size * sizeof(T));
   array.resize(kept.size() * size + more);
-  if (array.capacity_bytes() > kept.size() * size * sizeof(T) * 9 / 8 + 4096) array.shrink_to_fit();
+  give_back(array);
 }
 
 // Groups of neighbouring rows that share a record (scales, a centre, channels): `firsts` [groups]
@@ -52,7 +59,7 @@ size_t keep_groups(Array<uint32_t>& firsts, Array<T>& records, size_t size,
   }
   firsts.resize(groups);
   records.resize(groups * size);
-  if (records.capacity_bytes() > groups * size * sizeof(T) * 9 / 8 + 4096) records.shrink_to_fit();
+  give_back(records);
   return to;
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/allocation.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -70,7 +71,7 @@ void DenseRowsStore::keep(std::span<const uint32_t> kept) {
     to += run;
   }
   bytes_.resize(kept.size() * row_bytes_);
-  if (bytes_.capacity() > bytes_.size() * 9 / 8 + 4096) bytes_.shrink_to_fit();
+  if (gives_back(bytes_.capacity(), bytes_.size())) bytes_.shrink_to_fit();
 }
 
 void DenseRowsStore::keep_after(size_t first, std::span<const uint32_t> kept) {
@@ -80,7 +81,7 @@ void DenseRowsStore::keep_after(size_t first, std::span<const uint32_t> kept) {
       std::memcpy(bytes_.data() + to * row_bytes_, bytes_.data() + kept[i] * row_bytes_,
                   row_bytes_);
   bytes_.resize(to * row_bytes_);
-  if (bytes_.capacity() > bytes_.size() * 9 / 8 + 4096) bytes_.shrink_to_fit();
+  if (gives_back(bytes_.capacity(), bytes_.size())) bytes_.shrink_to_fit();
 }
 
 void DenseRowsStore::decode(float* out, size_t first, size_t count) const {

@@ -49,6 +49,7 @@ class DenseCodec final : public Codec {
   double bytes_per_row(size_t dim) const override {
     return static_cast<double>(dim * size_of(dtype_));
   }
+  size_t buffers() const override { return 1; }
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
 

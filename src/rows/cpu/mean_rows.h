@@ -24,6 +24,7 @@ class MeanCodec final : public Codec {
   bool pre_rope() const override { return true; }
   double bytes_per_row(size_t dim) const override { return inner_->bytes_per_row(dim); }
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
+  size_t buffers() const override { return inner_->buffers() + 2; }  // rows that wait, their mean
   size_t shared_bytes() const override { return inner_->shared_bytes(); }
   size_t table_bytes(const RowsRequest& request) const override {
     return inner_->table_bytes(request);

@@ -21,6 +21,8 @@ inline constexpr size_t kMostOutlierDim = 256;  // channels are bytes
 
 class OutlierRows {
  public:
+  static constexpr size_t kBuffers = 2;  // channels, numbers
+
   OutlierRows(MemoryCounter& memory, size_t per_row, size_t max_rows)
       : per_row_(per_row),
         channels_(memory, MemoryKind::kMetadata),

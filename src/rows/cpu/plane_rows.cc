@@ -244,7 +244,7 @@ void PlaneRows::keep(std::span<const uint32_t> kept) {
   for (size_t to = 0; to < kept.size(); ++to)
     std::memmove(codes_.data() + to * bytes, codes_.data() + kept[to] * bytes, bytes);
   codes_.resize(kept.size() * bytes + kReadable);
-  if (codes_.capacity_bytes() > codes_.size() * 9 / 8 + 4096) codes_.shrink_to_fit();
+  give_back(codes_);
   keep_records(norms_, format_.norms(), kept);
 }
 

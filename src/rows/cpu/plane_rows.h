@@ -147,6 +147,7 @@ class PlaneCodec final : public Codec {
   double bytes_per_row(size_t dim) const override {
     return static_cast<double>(format_.code_bytes(dim) + 2 * format_.norms());
   }
+  size_t buffers() const override { return 2; }  // codes, norms
   size_t shared_bytes() const override {
     return (projection_ ? projection_->bytes() : 0) + (signs_ ? signs_->capacity_bytes() : 0);
   }

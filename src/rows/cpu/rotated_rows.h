@@ -23,6 +23,7 @@ class RotatedCodec final : public Codec {
   double most_bytes(size_t rows, size_t dim, bool evicted) const override {
     return inner_->most_bytes(rows, dim, evicted);
   }
+  size_t buffers() const override { return inner_->buffers(); }
   size_t shared_bytes() const override { return inner_->shared_bytes(); }
   size_t table_bytes(const RowsRequest& request) const override {
     return inner_->table_bytes(request);

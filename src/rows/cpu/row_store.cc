@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pith/error.h"
+#include "rows/cpu/compaction.h"
 
 namespace pith {
 namespace {
@@ -16,7 +17,7 @@ void keep_in(Array<T>& a, std::span<const uint32_t> kept) {
   if (a.empty()) return;
   for (size_t i = 0; i < kept.size(); ++i) a[i] = a[kept[i]];
   a.resize(kept.size());
-  if (a.capacity_bytes() > a.size() * sizeof(T) * 9 / 8 + 4096) a.shrink_to_fit();
+  give_back(a);
 }
 
 template <class T>
@@ -24,7 +25,7 @@ void keep_tail(Array<T>& a, size_t first, std::span<const uint32_t> kept) {
   if (a.empty()) return;
   for (size_t i = 0; i < kept.size(); ++i) a[first + i] = a[kept[i]];
   a.resize(first + kept.size());
-  if (a.capacity_bytes() > a.size() * sizeof(T) * 9 / 8 + 4096) a.shrink_to_fit();
+  give_back(a);
 }
 
 }  // namespace

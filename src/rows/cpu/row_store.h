@@ -53,6 +53,13 @@ struct NewRows {
 
 class RowStore {
  public:
+  /// Positions, log-weights, attention mass: a buffer and four bytes of each row.
+  static constexpr size_t kSides = 3;
+  /// Buffers that grow with a store's rows.
+  static size_t buffers(const Codec& keys, const Codec& values) {
+    return keys.buffers() + values.buffers() + kSides;
+  }
+
   RowStore(const Context& context, const RowFormat& format, Role role = Role::kBoth);
   RowStore(const RowStore& other);
   RowStore(RowStore&&) = default;

@@ -54,6 +54,7 @@ class TokenCodec final : public Codec {
   double bytes_per_row(size_t dim) const override {
     return static_cast<double>(format_.code_bytes(dim) + format_.side_bytes(dim));
   }
+  size_t buffers() const override { return 2; }  // codes, scales
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override {
     return std::make_unique<TokenRows>(context, format_, request);

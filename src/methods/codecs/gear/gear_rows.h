@@ -89,6 +89,8 @@ class GearCodec final : public Codec {
   size_t block_rows() const override { return kWaitingBlock; }
   double bytes_per_row(size_t dim) const override;
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
+  // Both factors, groups, rows that wait.
+  size_t buffers() const override { return codes_->buffers() + OutlierRows::kBuffers + 4; }
   size_t table_bytes(const RowsRequest& request) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;

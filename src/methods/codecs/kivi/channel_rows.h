@@ -63,6 +63,7 @@ class ChannelCodec final : public Codec {
     return static_cast<double>(rows * code_bytes(dim)) +
            static_cast<double>(groups) * group_bytes(dim) + waiting;
   }
+  size_t buffers() const override { return 4; }  // codes, rows that wait, scales, groups
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override {
     return std::make_unique<ChannelRows>(context, bits_, request);

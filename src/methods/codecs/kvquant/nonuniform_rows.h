@@ -94,6 +94,8 @@ class NonUniformCodec final : public Codec {
     return static_cast<double>(at(dim).row_bytes(dim));
   }
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
+  // Codes, ranges, tables, rows that wait.
+  size_t buffers() const override { return 4 + OutlierRows::kBuffers; }
   size_t table_bytes(const RowsRequest& request) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;

@@ -95,6 +95,8 @@ class TransformCodec final : public Codec {
   }
   size_t first_queries() const override { return pre_rope() ? format_.calibrate : 0; }
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
+  // Codes, weights, mean, deviations, bits, rows that wait; the basis.
+  size_t buffers() const override { return 6 + TokenCodec(TransformFormat::kBasis).buffers(); }
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override {
     return std::make_unique<TransformRows>(context, format_, request);

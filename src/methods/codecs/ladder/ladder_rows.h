@@ -72,6 +72,7 @@ class LadderCodec final : public Codec {
     return std::max(old_->bytes_per_row(dim), young_->bytes_per_row(dim));
   }
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
+  size_t buffers() const override { return old_->buffers() + young_->buffers(); }
   size_t shared_bytes() const override { return old_->shared_bytes() + young_->shared_bytes(); }
   size_t table_bytes(const RowsRequest& request) const override {
     return old_->table_bytes(request) + young_->table_bytes(request);

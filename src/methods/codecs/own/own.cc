@@ -107,6 +107,7 @@ class Own final : public Codec {
   double bytes_per_row(size_t dim) const override {
     return static_cast<double>(row_bytes(*codec_, dim));
   }
+  size_t buffers() const override { return 1; }
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override {
     return std::make_unique<OwnRows>(context, request, codec_);

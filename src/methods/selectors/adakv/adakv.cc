@@ -78,9 +78,9 @@ SelectorRow adakv_row() {
   row.more_side_bytes = [](const MethodOptions& o) {
     return adakv_scores(o.as<AdaKvOptions>().by).side_bytes - double{sizeof(uint32_t)};
   };
-  row.state_bytes = [](const MethodOptions& o, const SelectorSite& site) -> double {
+  row.state = [](const MethodOptions& o, const SelectorSite& site) {
     const SelectorRow scores = adakv_scores(o.as<AdaKvOptions>().by);
-    return scores.state_bytes ? scores.state_bytes(scores.read({scores.info.name, {}}), site) : 0;
+    return scores.state ? scores.state(scores.read({scores.info.name, {}}), site) : StateSize();
   };
   row.resolve = resolve_adakv;
   row.on_gpu = true;

@@ -91,6 +91,9 @@ ResolvedSelector resolve_balancekv(const SelectorPlace& r) {
   if (options.mode == BalanceOptions::Mode::kStream) {
     selector.rule = std::make_shared<BalanceSums>(rule.shape());
     selector.needs.row_weights = selector.needs.roles = true;
+    // One that stays empty, the denominator's, and buckets: eight hold values whose norms are up
+    // to 2^8 times as large as others.
+    selector.needs.stores = 10;
     selector.chooser = [site = r.site, rule](const Context& context) {
       return make_balance_stream(context, site, rule);
     };
@@ -237,8 +240,8 @@ SelectorRow balancekv_row() {
   row.info.source = "BalanceKV: Streaming Attention Approximation via Discrepancy Theory";
   row.info.size_parameter = "budget";
   row.takes<BalanceOptions>();
-  row.state_bytes = [](const MethodOptions&, const SelectorSite&) -> double {
-    return sizeof(BalanceTree);
+  row.state = [](const MethodOptions&, const SelectorSite&) -> StateSize {
+    return {sizeof(BalanceTree), 1};
   };
   row.on_gpu = true;
   row.resolve = resolve_balancekv;

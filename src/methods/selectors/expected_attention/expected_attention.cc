@@ -241,9 +241,9 @@ SelectorRow expected_attention_row() {
       score_row("expected_attention", "rows that future queries are expected to attend to",
                 "Devoto et al. 2025 (arXiv 2510.00636), as in kvpress");
   row.takes<ExpectedOptions>();
-  row.state_bytes = [](const MethodOptions& o, const SelectorSite& site) {
+  row.state = [](const MethodOptions& o, const SelectorSite& site) -> StateSize {
     const size_t squares = o.as<ExpectedOptions>().covariance ? site.head_dim : 0;
-    return static_cast<double>(site.group * site.head_dim * (1 + squares) * sizeof(float));
+    return {static_cast<double>(site.group * site.head_dim * (1 + squares) * sizeof(float)), 2};
   };
   row.on_gpu = true;
   row.resolve = [](const SelectorPlace& r) {

@@ -104,8 +104,8 @@ SelectorRow express_row() {
   row.info.source = "Thinformer Express: Express Language Modeling";
   row.info.size_parameter = "s";
   row.takes<ExpressOptions>();
-  row.state_bytes = [](const MethodOptions&, const SelectorSite&) -> double {
-    return sizeof(ExpressState);
+  row.state = [](const MethodOptions&, const SelectorSite&) -> StateSize {
+    return {sizeof(ExpressState), 1};
   };
   row.on_gpu = true;
   row.resolve = resolve_express;

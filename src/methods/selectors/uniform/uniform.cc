@@ -147,8 +147,8 @@ SelectorRow uniform_row() {
               {},
               "budget"};
   row.takes<UniformOptions>();
-  row.state_bytes = [](const MethodOptions&, const SelectorSite&) -> double {
-    return sizeof(uint64_t);  // the largest word held
+  row.state = [](const MethodOptions&, const SelectorSite&) -> StateSize {
+    return {sizeof(uint64_t), 1};  // the largest word held
   };
   row.on_gpu = true;
   row.resolve = resolve_uniform;
