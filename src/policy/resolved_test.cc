@@ -413,6 +413,9 @@ TEST(ResolvedPolicy, ChecksTheShape) {
   EXPECT_THROW(resolve("exact", {2, 3, 2, 64, {}, 10}), Error);
   EXPECT_THROW(resolve("exact", shape_of(72)), Error);
   EXPECT_THROW(resolve("local(window=9),window=3", kShape), Error);
+  const ResolvedPolicy exact(Policy::parse("exact"), kShape, 0, Device::kCpu);
+  EXPECT_GT(exact.estimate(size_t{1} << 40).total_bytes(), size_t{1} << 47);
+  EXPECT_THROW(exact.estimate(size_t{1} << 60), Error) << "bytes would overflow";
 }
 
 }  // namespace
