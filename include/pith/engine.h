@@ -111,7 +111,7 @@ class Engine {
   /// The engine's own memory: scratch.
   Ledger ledger() const;
   /// Bytes of the engine and all its sessions without weights: now, and at most so far. Others of
-  /// its runtime count there (Runtime::bytes_in_use), but for tables that they share on the GPU: a
+  /// its runtime count there (Runtime::bytes_in_use), but for codecs' tables, which they share: a
   /// runtime has them once, and each of its engines counts them.
   size_t bytes_in_use() const;
   size_t peak_bytes() const;

@@ -9,11 +9,12 @@
 #include "rows/cpu/dense.h"
 
 namespace pith {
-HeadGroup::HeadGroup(const Context& context, const CohortPolicy& policy, const Rope* rope)
+HeadGroup::HeadGroup(const Context& context, const CohortPolicy& policy, const Rope* rope,
+                     HostTables* tables)
     : context_(context),
       heads_(policy.heads),
       dim_(policy.site.head_dim),
-      codecs_{policy.keys.make_codec(Side::kKeys), policy.values.make_codec(Side::kValues),
+      codecs_{codec_of(tables, policy, Side::kKeys), codec_of(tables, policy, Side::kValues),
               std::make_shared<DenseCodec>(policy.keys.exact),
               std::make_shared<DenseCodec>(policy.values.exact)},
       selector_(policy.selector.parts(context, policy.site)),

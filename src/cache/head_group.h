@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attend/attend.h"
+#include "cache/host_tables.h"
 #include "cache/pass_room.h"
 #include "cache/stream_notes.h"
 #include "plan/plan.h"
@@ -42,8 +43,9 @@ struct QueryPart {
 
 class HeadGroup {
  public:
-  /// `rope` is null if none is known. Throws kUnsupported for policies that need one then.
-  HeadGroup(const Context& context, const CohortPolicy& policy, const Rope* rope);
+  /// `tables` may be null, and `rope` if none is known: throws kUnsupported if one is needed then.
+  HeadGroup(const Context& context, const CohortPolicy& policy, const Rope* rope,
+            HostTables* tables);
   HeadGroup(const HeadGroup& other);
   HeadGroup(HeadGroup&&) = default;
 

@@ -18,11 +18,11 @@ namespace {
 }  // namespace
 
 KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& policy,
-                 uint64_t seed, const LayerRopes& ropes)
-    : KvCache(context, ResolvedPolicy(policy, shape, seed, Device::kCpu), ropes) {}
+                 uint64_t seed, const LayerRopes& ropes, HostTables* tables)
+    : KvCache(context, ResolvedPolicy(policy, shape, seed, Device::kCpu), ropes, {}, tables) {}
 
 KvCache::KvCache(const Context& context, ResolvedPolicy policy, const LayerRopes& ropes,
-                 std::optional<int> only)
+                 std::optional<int> only, HostTables* tables)
     : impl_(std::make_unique<Impl>(context, std::move(policy), ropes)) {
   impl_->notes.gathers = prompt() == PromptReading::kOnce;
   impl_->layers.resize(static_cast<size_t>(impl_->shape.layers));
@@ -31,7 +31,7 @@ KvCache::KvCache(const Context& context, ResolvedPolicy policy, const LayerRopes
     CacheLayer& layer = impl_->layers[static_cast<size_t>(l)];
     layer.groups.reserve(impl_->policy->layer(l).size());
     for (const CohortPolicy& cohort : impl_->policy->layer(l))
-      layer.groups.emplace_back(context, cohort, ropes.of(l));
+      layer.groups.emplace_back(context, cohort, ropes.of(l), tables);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attend/attend.h"
+#include "cache/host_tables.h"
 #include "cache/pass_room.h"
 #include "core/archive.h"
 #include "pith/attention_error.h"
@@ -41,14 +42,14 @@ struct PromptRows {
 
 class KvCache {
  public:
-  /// `context` and the ropes must outlive the cache and its clones. Without ropes policies that
-  /// need them are refused. Throws kInvalidArgument or kUnsupported with the reason.
+  /// `context`, ropes and `tables` (null: its own) must outlive the cache and its clones. Without
+  /// ropes policies that need them are refused. Throws kInvalidArgument or kUnsupported.
   KvCache(const Context& context, const CacheShape& shape, const Policy& policy, uint64_t seed,
-          const LayerRopes& ropes);
+          const LayerRopes& ropes, HostTables* tables = nullptr);
   /// The same of a policy that is resolved; with `only` layer alone, the others hold nothing and
   /// must not be given any.
   KvCache(const Context& context, ResolvedPolicy policy, const LayerRopes& ropes,
-          std::optional<int> only = {});
+          std::optional<int> only = {}, HostTables* tables = nullptr);
   ~KvCache();
   KvCache(KvCache&&) noexcept;
 

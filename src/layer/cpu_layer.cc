@@ -26,15 +26,21 @@ void check_finite(std::span<const float> x, const char* what) {
                   "broken, or its numbers do not fit their type");
 }
 
+LayerSite site_of(CpuRuntime& runtime, const LayerCacheOptions& o) {
+  LayerSite site(o);
+  site.rope = runtime.tables.rope(std::move(site.rope));
+  return site;
+}
+
 class CpuLayer final : public LayerBackend {
  public:
   CpuLayer(CpuRuntime& runtime, const LayerCacheOptions& o)
       : runtime_(runtime),
-        site_(o),
+        site_(site_of(runtime, o)),
         cache_(
             std::make_unique<KvCache>(Context{runtime.pool, runtime.memory, runtime.kernels},
                                       ResolvedPolicy(o.policy, shape_of(o), o.seed, Device::kCpu),
-                                      site_.rope.get(), o.layer)) {
+                                      site_.rope.get(), o.layer, &runtime.tables)) {
     cache_->protect(o.protect);
     if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
   }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "cache/host_tables.h"
 #include "core/memory.h"
 #include "core/thread_pool.h"
 #include "kernels/kernels.h"
@@ -29,12 +30,16 @@ struct RuntimeBackend {
 
 struct CpuRuntime final : RuntimeBackend {
   explicit CpuRuntime(const RuntimeOptions& o)
-      : RuntimeBackend(o.memory_limit), pool(o.threads), kernels(kernels_for(o.isa)) {}
+      : RuntimeBackend(o.memory_limit),
+        pool(o.threads),
+        kernels(kernels_for(o.isa)),
+        tables(pool, memory, kernels) {}
   int threads() const override { return pool.size(); }
   const char* isa() const override { return kernels.isa; }
 
   ThreadPool pool;
   const Kernels& kernels;
+  HostTables tables;
 };
 
 struct Runtime::State {

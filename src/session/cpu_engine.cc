@@ -27,13 +27,12 @@ namespace {
 class Held {
  public:
   /// The state in which sessions under this policy, context and seed begin.
-  Held(ThreadPool& pool, MemoryCounter& all, const Kernels& kernels, const Model& model,
-       const SessionOptions& o)
+  Held(CpuRuntime& runtime, MemoryCounter& all, const Model& model, const SessionOptions& o)
       : memory_(all, o.cache_limit),
         hidden_(static_cast<size_t>(model.config().hidden)),
-        cache_(std::make_unique<KvCache>(Context{pool, memory_.own(), kernels},
+        cache_(std::make_unique<KvCache>(Context{runtime.pool, memory_.own(), runtime.kernels},
                                          cache_shape(model.config(), o), o.policy, o.seed,
-                                         model.weights().ropes(o.context))),
+                                         model.weights().ropes(o.context), &runtime.tables)),
         state_(memory_.own(), MemoryKind::kScratch),
         logits_(memory_.own(), MemoryKind::kScratch) {}
   Held(const Held& o) : Held(o, o.memory_.limit(), true) { like_ = o.like_; }
@@ -186,11 +185,10 @@ class CpuEngine final : public EngineBackend {
  public:
   CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& o, CpuRuntime& runtime)
       : model_(std::move(model)),
-        pool_(runtime.pool),
-        kernels_(runtime.kernels),
+        runtime_(runtime),
         memory_(MemoryCounter::Root{}, runtime.memory),
         own_(memory_),
-        forward_({pool_, own_, kernels_}, *model_, o.chunk,
+        forward_({runtime.pool, own_, runtime.kernels}, *model_, o.chunk,
                  o.f32_arithmetic ? MatmulPrecision::kF32 : MatmulPrecision::kFast) {}
 
   std::unique_ptr<SessionBackend> make_session(const SessionOptions& o) override {
@@ -216,8 +214,8 @@ class CpuEngine final : public EngineBackend {
     forward_.logits().prepare(1);
     return std::make_unique<CpuPrompt>(
         forward_, s,
-        PromptPass(forward_, {pool_, s.writes().memory().whole(), kernels_}, *model_, s.cache(),
-                   tokens, ends));
+        PromptPass(forward_, {runtime_.pool, s.writes().memory().whole(), runtime_.kernels},
+                   *model_, s.cache(), tokens, ends));
   }
 
   void prepare_chunk(size_t tokens) override { forward_.prepare(tokens, 1, ropes_); }
@@ -258,14 +256,15 @@ class CpuEngine final : public EngineBackend {
     return ledger;
   }
   const MemoryCounter& memory() const override { return memory_; }
-  std::string bits() const override { return kernels_.isa; }
+  size_t bytes_of_tables() const override { return runtime_.tables.bytes(); }
+  std::string bits() const override { return runtime_.kernels.isa; }
 
  private:
   static CpuSession& of(SessionBackend& session) { return static_cast<CpuSession&>(session); }
 
-  /// Tables that depend on the policy and the seed alone (projections, trained dictionaries) are
-  /// those of an empty session, which all that are like it are copies of. It has no rows, and lives
-  /// as long as one of them does.
+  /// Codecs and trained dictionaries depend on the policy and the seed alone: they are those of an
+  /// empty session, which all that are like it are copies of. It has no rows, and lives as long as
+  /// one of them does.
   std::shared_ptr<const Held> empty_session(const SessionOptions& o) {
     const auto key =
         fmt::format("{} {} {} {}", o.context, o.percent_of, o.seed, o.policy.to_string());
@@ -275,7 +274,7 @@ class CpuEngine final : public EngineBackend {
     SessionOptions unlimited = o;
     unlimited.cache_limit = 0;
     // A copy has no room for rows that it does not have yet, where the first took some.
-    auto made = std::make_shared<const Held>(Held(pool_, memory_, kernels_, *model_, unlimited));
+    auto made = std::make_shared<const Held>(Held(runtime_, memory_, *model_, unlimited));
     empties_[key] = made;
     return made;
   }
@@ -311,8 +310,7 @@ class CpuEngine final : public EngineBackend {
   }
 
   std::shared_ptr<const Model> model_;
-  ThreadPool& pool_;
-  const Kernels& kernels_;
+  CpuRuntime& runtime_;
   MemoryCounter memory_;  // of the engine and its sessions
   MemoryCounter own_;     // of the engine alone
   Forward forward_;

@@ -86,6 +86,46 @@ TEST(Runtime, AnEngineAddsNoThreads) {
   EXPECT_EQ(threads_of_process(), before);
 }
 
+// Whoever is the first of them may go before the others.
+TEST(Runtime, TablesAreThereOnce) {
+  const auto ids = some_ids(70, 3);
+  const auto said = [&](Session& session) {
+    const auto logits = session.prefill(ids);
+    return Logits(logits.begin(), logits.end());
+  };
+  for (const char* policy : {"exact+qjl(paper=true),window=16", "exact+turboquant,window=16",
+                             "exact+qjl(residual=2),window=16"}) {
+    SCOPED_TRACE(policy);
+    Session by_itself(engine_of(nullptr, 48), with_policy(policy));
+    const auto want = said(by_itself);
+
+    const auto runtime = two_threads();
+    auto one = engine_of(runtime, 48);
+    const auto other = engine_of(runtime, 48);
+    const size_t empty = runtime->bytes_in_use();
+    auto first = std::make_unique<Session>(one, with_policy(policy));
+    const size_t tables = first->ledger().shared;
+    EXPECT_EQ(runtime->bytes_in_use(), empty + tables);
+    auto second = std::make_unique<Session>(other, with_policy(policy));
+    EXPECT_EQ(second->ledger().shared, tables);
+    // A layer has those of the models' first.
+    LayerCacheOptions o = test::options_of(kShape, policy);
+    const ModelConfig& config = demo()->config();
+    o.query_heads = config.query_heads, o.kv_heads = config.kv_heads, o.head_dim = config.head_dim;
+    o.seed = 0;
+    const LayerCache layer(runtime, o);
+    EXPECT_GT(layer.ledger().shared, 0u);
+    EXPECT_EQ(runtime->bytes_in_use(), empty + tables);
+    EXPECT_EQ(one->bytes_in_use(), one->ledger().total_bytes() + tables);
+    EXPECT_EQ(said(*first), want);
+    first.reset(), one.reset();
+    EXPECT_EQ(said(*second), want);
+    second.reset();
+    EXPECT_EQ(runtime->bytes_in_use(),
+              other->ledger().total_bytes() + layer.ledger().total_bytes());
+  }
+}
+
 TEST(Runtime, BytesOfAllAreCounted) {
   const auto runtime = two_threads();
   EXPECT_EQ(runtime->bytes_in_use(), 0u);

@@ -6,31 +6,13 @@
 // however many caches of its engines and layers use them and as long as one does. Scratch memory is
 // used by one cache's pass at a time.
 
-#include <map>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "cache/cuda/chunk_space.h"
+#include "core/made_once.h"
 
 namespace pith::cuda {
-
-/// Things by names that say all that they depend on.
-template <class T>
-class MadeOnce {
- public:
-  template <class Make>
-  std::shared_ptr<const T> of(const std::string& name, const Make& make) {
-    std::erase_if(all_, [](const auto& e) { return e.second.expired(); });
-    if (auto there = all_[name].lock()) return there;
-    std::shared_ptr<const T> made = make();
-    all_[name] = made;
-    return made;
-  }
-
- private:
-  std::map<std::string, std::weak_ptr<const T>> all_;
-};
 
 /// The tables of a runtime. They count as its own; what they take while they code too.
 struct DeviceTables {
