@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs what was built into a folder of its own, builds the programs of tests/install and those in
-# docs/embedding.md against it as a stranger would, by CMake and by pkg-config, and runs them, and the
-# installed program, on the demo model. Then the same with the shared library, from a build without
-# the program, and looks at the names that it exports.
+# Installs what was built into a folder of its own, builds the programs of tests/install (of which
+# statements.cc has what docs/embedding.md says in words) and those in that page against it as a
+# stranger would, by CMake and by pkg-config, and runs them, and the installed program, on the demo
+# model. Then the same with the shared library, from a build without the program, and looks at the
+# names that it exports.
 #   tests/install_test.sh REPO BUILD
 set -euo pipefail
 repo=$1 build=$2
@@ -18,6 +19,9 @@ awk -v to="$work/from_docs" '/^```cpp$/ { ++n; on = 1; next } /^```$/ { on = 0 }
 # shellcheck disable=SC2016
 awk -v to="$work/from_docs" '/^```c$/ { ++n; on = 1; next } /^```$/ { on = 0 } on { print > (to n ".c") }' \
   "$repo/docs/embedding.md"
+awk '/^\*\*On the GPU/ { on = 1 } /^Work runs/ { exit } on && /^    / { print }' \
+  "$repo/docs/embedding.md" >"$work/on_gpu.inc"
+grep -q LayerCache "$work/on_gpu.inc" || fail "docs/embedding.md has no lines for the GPU"
 [ -s "$work/from_docs2.c" ] || fail "docs/embedding.md has not two programs in C"
 [ -s "$work/from_docs4.cc" ] || fail "docs/embedding.md has not four programs"
 
@@ -29,7 +33,7 @@ strangers() {
     cmake --build "$prefix.cpp" >>"$work/log" || { cat "$work/log"; exit 1; }
   cmake -S "$repo/tests/install/from_c_alone" -B "$prefix.c" "${quiet[@]}" >"$work/log" &&
     cmake --build "$prefix.c" >>"$work/log" || { cat "$work/log"; exit 1; }
-  for program in cpp/from_{c,cpp,docs1,docs2,docs4,docs_c1,docs_c2} c/from_c; do
+  for program in cpp/{statements,from_{c,cpp,docs1,docs2,docs4,docs_c1,docs_c2}} c/from_c; do
     "$prefix.$program" "$model" || fail "$program of $prefix: status $?"
   done
   "$prefix.cpp/from_docs3" || fail "from_docs3 of $prefix: status $?"
@@ -42,6 +46,9 @@ strangers() {
   flags=$(PKG_CONFIG_PATH=$(dirname "$config") pkg-config ${2:-} --cflags --libs pith)
   # shellcheck disable=SC2086  # flags are words
   cc "$repo/tests/install/from_c.c" -o "$prefix.by_pkg_config" $flags -Wl,-rpath,"$libraries"
+  "$prefix.by_pkg_config" "$model"
+  # shellcheck disable=SC2086
+  c++ -std=c++20 "$work/from_docs1.cc" -o "$prefix.by_pkg_config" $flags -Wl,-rpath,"$libraries"
   "$prefix.by_pkg_config" "$model"
 }
 
