@@ -18,7 +18,7 @@ inline constexpr int kQueryHeads = 32, kHeads = 8, kDim = 128;
 struct CodecCase {
   std::string name;
   GroupedBytes bytes;
-  std::function<void(const CodeRowsCall&)> code_keys, code_values;
+  std::function<void(const CodeBatch&, const CodeJob&)> code_keys, code_values;
   std::function<void(const DecodeCall&, const DecodeScratch&)> decode;
   // The dense kernel attends to the decoded rows, and the answers are compared.
   std::function<void(const UnpackRowsCall&, bool keys)> unpack;
@@ -29,8 +29,12 @@ inline CodecCase grouped(Bench& b, const std::string& name, GroupedCodec codec) 
   const auto stream = b.stream;
   return {name,
           grouped_bytes(codec, kDim),
-          [=](const CodeRowsCall& c) { code_grouped_keys(codec, c, stream); },
-          [=](const CodeRowsCall& c) { code_grouped_values(codec, c, stream); },
+          [=](const CodeBatch& all, const CodeJob& j) {
+            code_grouped(codec, all, {&j, 1}, {}, stream);
+          },
+          [=](const CodeBatch& all, const CodeJob& j) {
+            code_grouped(codec, all, {}, {&j, 1}, stream);
+          },
           [=](const DecodeCall& c, const DecodeScratch& s) { decode_grouped(codec, c, s, stream); },
           [=](const UnpackRowsCall& c, bool keys) {
             (keys ? unpack_grouped_keys : unpack_grouped_values)(codec, {&c, 1}, stream);
@@ -67,8 +71,10 @@ inline CodecCase qjl(Bench& b, int m, const Tables& t, bool lists = false) {
   const QjlProjection p{t.rows.data(), t.half.data(), m, 128, 8, kDim, unbias, lists};
   return {fmt::format("qjl-{}{} + 2-bit values", m, lists ? " by rows" : ""),
           qjl_bytes(m, kDim, lists),
-          [=](const CodeRowsCall& c) { code_qjl_keys(p, c, stream); },
-          [=](const CodeRowsCall& c) { code_grouped_values(GroupedCodec::kKivi2, c, stream); },
+          [=](const CodeBatch& all, const CodeJob& j) { code_qjl_keys(p, all, j, stream); },
+          [=](const CodeBatch& all, const CodeJob& j) {
+            code_grouped(GroupedCodec::kKivi2, all, {}, {&j, 1}, stream);
+          },
           [=](const DecodeCall& c, const DecodeScratch& s) { decode_qjl(p, c, s, stream); },
           [=](const UnpackRowsCall& c, bool keys) {
             keys ? unpack_qjl_keys(p, c, stream)
@@ -110,8 +116,12 @@ inline CodecCase csr(Bench& b, int pairs, CsrSolver solver, const CsrTables& t,
   return {fmt::format("csr-{}{}{}, {} atoms", pairs, solver == CsrSolver::kOmp ? " omp" : "",
                       before ? " before RoPE" : "", d.keys.count),
           csr_bytes(d.coding),
-          [=](const CodeRowsCall& c) { code_csr(d.coding, d.keys, true, c, stream); },
-          [=](const CodeRowsCall& c) { code_csr(d.coding, d.values, false, c, stream); },
+          [=](const CodeBatch& all, const CodeJob& j) {
+            code_csr(d.coding, d.keys, true, all, j, stream);
+          },
+          [=](const CodeBatch& all, const CodeJob& j) {
+            code_csr(d.coding, d.values, false, all, j, stream);
+          },
           [=](const DecodeCall& c, const DecodeScratch& s) { decode_csr(d, c, s, stream); },
           [=](const UnpackRowsCall& c, bool keys) {
             unpack_csr(d.coding, keys ? d.keys : d.values, keys, c, stream);
@@ -140,21 +150,14 @@ inline CodecCase named(Bench& b, const std::string& text) {
     codec->learn({k.data(), v.data(), n * kDim, 0}, DType::kBF16, 0, stream);
     check(cudaStreamSynchronize(stream), "tables");
   }
-  const auto code = [=](const CodeRowsCall& c, bool of_keys) {
-    const CodeJob job{.x = c.x,
-                      .head_stride = c.head_stride,
-                      .codes = c.codes,
-                      .side = c.side,
-                      .block_stride = static_cast<size_t>(c.rows) / 32,
-                      .positions = {}};
-    const std::span<const CodeJob> one{&job, 1}, none;
-    codec->code({c.dtype, c.heads, c.rows, c.head_dim}, of_keys ? one : none, of_keys ? none : one,
-                stream);
-  };
   return {text,
           codec->block_bytes(kDim),
-          [=](const CodeRowsCall& c) { code(c, true); },
-          [=](const CodeRowsCall& c) { code(c, false); },
+          [=](const CodeBatch& all, const CodeJob& j) {
+            codec->code(all, {&j, 1}, {}, stream);
+          },
+          [=](const CodeBatch& all, const CodeJob& j) {
+            codec->code(all, {}, {&j, 1}, stream);
+          },
           [=](const DecodeCall& c, const DecodeScratch& s) { codec->attend(c, s, stream); },
           [=](const UnpackRowsCall& c, bool of_keys) {
             of_keys ? codec->unpack_keys(c, stream) : codec->unpack_values(c, stream);

@@ -153,12 +153,11 @@ void coded(Bench& b, const CodecCase& c, int rows) {
   const size_t n = static_cast<size_t>(kHeads) * rows * kDim;
   const auto k = b.normals(n, 1), v = b.normals(n, 2);
   CodedRows store(b, c.bytes, static_cast<size_t>(kHeads) * rows / 32);
-  CodeRowsCall code = CodeRowsCall::packed(DType::kBF16, k.data(), kHeads, rows, kDim);
-  code.into(store.key_codes.data(), store.key_side.data());
-  const double keys_us = time_us(b.stream, 2, [&](int) { c.code_keys(code); });
-  code.x = v.data();
-  code.into(store.value_codes.data(), store.value_side.data());
-  const double values_us = time_us(b.stream, 2, [&](int) { c.code_values(code); });
+  const CodeBatch batch{DType::kBF16, kHeads, rows, kDim};
+  const auto keys = batch.whole(k.data(), store.key_codes.data(), store.key_side.data());
+  const double keys_us = time_us(b.stream, 2, [&](int) { c.code_keys(batch, keys); });
+  const auto values = batch.whole(v.data(), store.value_codes.data(), store.value_side.data());
+  const double values_us = time_us(b.stream, 2, [&](int) { c.code_values(batch, values); });
 
   const double error = codes_error(b, c, store, rows);
   if (!(error < kMostError)) throw Error(ErrorCode::kInternal, c.name + ": a wrong answer");
@@ -183,10 +182,9 @@ constexpr int kPrompt = 131072, kWindow = 128;
 void code_into(Bench& b, const CodecCase& c, CodedRows& store, int rows) {
   const size_t n = static_cast<size_t>(kHeads) * rows * kDim;
   const auto k = b.normals(n, 1), v = b.normals(n, 2);
-  CodeRowsCall code = CodeRowsCall::packed(DType::kBF16, k.data(), kHeads, rows, kDim);
-  c.code_keys(code.into(store.key_codes.data(), store.key_side.data()));
-  code.x = v.data();
-  c.code_values(code.into(store.value_codes.data(), store.value_side.data()));
+  const CodeBatch batch{DType::kBF16, kHeads, rows, kDim};
+  c.code_keys(batch, batch.whole(k.data(), store.key_codes.data(), store.key_side.data()));
+  c.code_values(batch, batch.whole(v.data(), store.value_codes.data(), store.value_side.data()));
   check(cudaStreamSynchronize(b.stream), "coding");
 }
 

@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include "chat/filters.h"
 #include "chat/evaluator.h"
+#include "chat/filters.h"
 #include "chat/lexer.h"
 
 namespace pith::chat {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "chat/filters.h"
 #include "chat/evaluator.h"
+#include "chat/filters.h"
 
 namespace pith::chat {
 namespace {

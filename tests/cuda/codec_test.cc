@@ -38,9 +38,10 @@ Coded code(const Kind& kind, bool keys, DType dtype, const DeviceArray<uint16_t>
   const size_t blocks = static_cast<size_t>(heads) * rows / 32;
   Coded out{{counter, MemoryKind::kPayload, blocks * bytes.key_codes / 4, nullptr},
             {counter, MemoryKind::kMetadata, blocks * bytes.key_side / 2, nullptr}};
-  CodeRowsCall call = CodeRowsCall::packed(dtype, x.data(), heads, rows, dim);
-  call.into(out.codes.data(), out.side.data());
-  (keys ? code_grouped_keys : code_grouped_values)(kind.codec, call, nullptr);
+  const CodeBatch batch{dtype, heads, rows, dim};
+  const CodeJob job = batch.whole(x.data(), out.codes.data(), out.side.data());
+  const std::span<const CodeJob> one{&job, 1}, none;
+  code_grouped(kind.codec, batch, keys ? one : none, keys ? none : one, nullptr);
   return out;
 }
 

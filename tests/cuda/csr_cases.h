@@ -84,9 +84,10 @@ inline std::vector<uint16_t> code_blocks(MemoryCounter& counter, const Case& c,
                                          int heads, int rows) {
   const auto device = to_device(counter, x);
   const auto codes = to_device(counter, std::vector<uint16_t>(heads * c.halves(rows), 0xFFFF));
-  CodeRowsCall call = CodeRowsCall::packed(c.dtype, device.data(), heads, rows, c.dim);
-  call.position = c.position;
-  code_csr(c.coding, atoms, c.keys, call.into(codes.data(), nullptr), nullptr);
+  const CodeBatch batch{c.dtype, heads, rows, c.dim};
+  CodeJob job = batch.whole(device.data(), codes.data(), nullptr);
+  job.positions = c.position;
+  code_csr(c.coding, atoms, c.keys, batch, job, nullptr);
   return to_host(codes);
 }
 

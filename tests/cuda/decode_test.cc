@@ -1,5 +1,5 @@
 // Decode attention on the GPU against double precision on the CPU: dense rows, ragged heads,
-// weights, roles, mixed spans, every query group.
+// weights, mixed spans, every query group.
 
 #include <cmath>
 
@@ -17,7 +17,6 @@ struct Case {
   DType dtype = DType::kBF16;
   std::vector<int> rows;  // [B, G, spans]
   bool weights = false;
-  std::vector<DeviceRole> roles = {};  // [spans], empty: both
 };
 
 /// Runs the case twice (the second finds the counters as the first left them) and returns the
@@ -35,17 +34,15 @@ double error_of(const Case& c) {
   for (int i = 0; i < lists * s.spans; ++i) {
     const size_t rows = c.rows[i];
     const auto k = normals(rows * dim, c.dtype, 100 + i), v = normals(rows * dim, c.dtype, 900 + i);
-    OracleSpan o{widen(k, c.dtype), widen(v, c.dtype), std::vector<float>(rows),
-                 c.roles.empty() ? DeviceRole::kBoth : c.roles[i % s.spans]};
+    OracleSpan o{widen(k, c.dtype), widen(v, c.dtype), std::vector<float>(rows)};
     DeviceSpan d;
     d.rows = static_cast<int>(rows);
     d.row_stride = dim;
-    d.role = o.role;
     d.log_weight = c.weights ? 0.25f : 0.0f;
     held.push_back(to_device(counter, k));
     d.keys = held.back().data();
     held.push_back(to_device(counter, v));
-    d.values = o.role == DeviceRole::kDenominator ? nullptr : held.back().data();
+    d.values = held.back().data();
     if (c.weights) {
       for (float& w : o.log_weights) w = draw(rng);
       held_weights.push_back(to_device(counter, o.log_weights));
@@ -86,7 +83,7 @@ double error_of(const Case& c) {
             relative_error({got.begin() + head * dim, got.begin() + (head + 1) * dim}, want));
         if (rows == 0) {
           EXPECT_EQ(got_log[head], -INFINITY);
-        } else if (c.roles.empty()) {
+        } else {
           EXPECT_NEAR(got_log[head], log_want, 2e-2);
         }
       }
@@ -141,14 +138,6 @@ TEST(CudaDecode, WeightsAreAddedToScores) {
   PITH_NEEDS_GPU();
   Case c{{1, 8, 2, 128, 2, 0}, DType::kF16, {500, 33, 7, 900}};
   c.weights = true;
-  EXPECT_LT(error_of(c), bound(c.dtype));
-}
-
-TEST(CudaDecode, RolesCountForOneSumOnly) {
-  PITH_NEEDS_GPU();
-  Case c{{1, 4, 2, 64, 3, 0}, DType::kF16, {200, 100, 64, 50, 40, 31}};
-  c.weights = true;
-  c.roles = {DeviceRole::kBoth, DeviceRole::kNumerator, DeviceRole::kDenominator};
   EXPECT_LT(error_of(c), bound(c.dtype));
 }
 

@@ -127,7 +127,6 @@ std::vector<T> to_host(const DeviceArray<T>& device) {
 struct OracleSpan {
   std::vector<float> k, v;         // [rows, D]
   std::vector<float> log_weights;  // [rows]
-  DeviceRole role = DeviceRole::kBoth;
 };
 
 /// out [D] and the logarithm of the denominator for one query.
@@ -146,8 +145,7 @@ inline double oracle(std::vector<double>& out, const float* q, int dim, double s
   for (const OracleSpan* s : spans) {
     for (size_t t = 0; t < s->log_weights.size(); ++t) {
       const double p = std::exp(score(*s, t) - top);
-      if (s->role != DeviceRole::kNumerator) sum += p;
-      if (s->role == DeviceRole::kDenominator) continue;
+      sum += p;
       for (int d = 0; d < dim; ++d) out[d] += p * s->v[t * dim + d];
     }
   }

@@ -123,12 +123,10 @@ struct Coded {
     side = to_device(counter, std::vector<uint8_t>(blocks * bytes.key_side, uint8_t{0xAB}));
     value_codes = to_device(counter, std::vector<uint8_t>(blocks * bytes.value_codes));
     value_side = to_device(counter, std::vector<uint8_t>(blocks * bytes.value_side));
-    CodeRowsCall call = CodeRowsCall::packed(c.dtype, k.data(), kHeads, kRows, c.dim);
-    code_qjl_keys(projection_, call.into(codes.data(), side.data()), nullptr);
-    call.x = v.data();
-    call.codes = value_codes.data();
-    call.side = value_side.data();
-    code_grouped_values(GroupedCodec::kKivi2, call, nullptr);
+    const CodeBatch batch{c.dtype, kHeads, kRows, c.dim};
+    code_qjl_keys(projection_, batch, batch.whole(k.data(), codes.data(), side.data()), nullptr);
+    const CodeJob job = batch.whole(v.data(), value_codes.data(), value_side.data());
+    code_grouped(GroupedCodec::kKivi2, batch, {}, {&job, 1}, nullptr);
     v_rows = unpacked(value_codes.data(), value_side.data(), false);
     want = sketch(c, widen(keys, c.dtype), s, unbias);
   }

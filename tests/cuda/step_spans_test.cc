@@ -41,7 +41,6 @@ void expect_same(const DeviceSpan& a, const DeviceSpan& b) {
   EXPECT_EQ(a.rows, b.rows);
   EXPECT_EQ(a.row_stride, b.row_stride);
   EXPECT_EQ(a.coded, b.coded);
-  EXPECT_EQ(a.role, b.role);
   EXPECT_EQ(a.position, b.position);
   EXPECT_EQ(a.group_blocks, b.group_blocks);
 }

@@ -32,31 +32,6 @@ struct RowPositions {
     return row < rows ? each[static_cast<size_t>(head) * stride + static_cast<size_t>(row)] : 0;
   }
 };
-/// Rows of several heads to be coded: x [heads, rows, D], `rows` a multiple of 32.
-struct CodeRowsCall {
-  DType dtype = DType::kBF16;  ///< kF16 or kBF16
-  const void* x = nullptr;
-  size_t head_stride = 0, row_stride = 0;  ///< numbers between heads and between rows
-  int heads = 0, rows = 0, head_dim = 0;
-  void* codes = nullptr;  // [heads, rows / 32] blocks
-  void* side = nullptr;   // [heads, rows / 32] blocks
-  int64_t position = 0;   ///< of the first row, for codecs that rotate keys
-
-  /// Throws kInvalidArgument for what the coders do not know.
-  void check() const;
-
-  /// The call for rows that lie side by side.
-  static CodeRowsCall packed(DType dtype, const void* x, int heads, int rows, int head_dim) {
-    const auto d = static_cast<size_t>(head_dim);
-    return {dtype, x, static_cast<size_t>(rows) * d, d, heads, rows, head_dim};
-  }
-  CodeRowsCall& into(void* where, void* beside) {
-    codes = where;
-    side = beside;
-    return *this;
-  }
-};
-
 /// One of several places whose rows are coded by one launch.
 struct CodeJob {
   const void* x = nullptr;                 // [heads, rows, D]
@@ -70,8 +45,14 @@ struct CodeJob {
 };
 /// Common to the places of a launch.
 struct CodeBatch {
-  DType dtype = DType::kF16;  ///< kF16 or kBF16
-  int heads = 0, rows = 0, head_dim = 0;
+  DType dtype = DType::kF16;              ///< kF16 or kBF16
+  int heads = 0, rows = 0, head_dim = 0;  ///< rows: a multiple of 32
+
+  /// One place whose heads lie side by side, rows and blocks.
+  CodeJob whole(const void* x, void* codes, void* side) const {
+    const auto n = static_cast<size_t>(rows);
+    return {x, n * static_cast<size_t>(head_dim), codes, side, n / 32, {}};
+  }
 };
 
 /// Coded blocks of several heads back to rows.

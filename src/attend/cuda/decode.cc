@@ -29,17 +29,6 @@ void DecodeCall::check() const {
                           to_string(dtype)));
 }
 
-void CodeRowsCall::check() const {
-  const bool known = (head_dim == 64 || head_dim == 128) && rows >= 0 && rows % 32 == 0 &&
-                     heads > 0 && (dtype == DType::kF16 || dtype == DType::kBF16);
-  if (known) return;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("coding on the GPU was asked for {} rows of {} heads, head_dim {}, {}; it "
-                  "takes multiples of 32 rows, head_dim 64 or 128, f16 or bf16",
-                  rows, heads, head_dim, to_string(dtype)));
-}
-
 int DecodeShape::query_blocks() const {
   return (query_heads / kv_heads + kDecodeQueries - 1) / kDecodeQueries;
 }

@@ -18,9 +18,6 @@
 
 namespace pith::cuda {
 
-/// How much a span's rows count (see Role in rows/cpu/span.h).
-enum class DeviceRole : int32_t { kBoth, kNumerator, kDenominator };
-
 /// A run of stored rows of one KV head, as the kernels see it. `coded` spans are in the codec's
 /// blocks of 32 rows; dense ones are rows of `row_stride` numbers.
 struct DeviceSpan {
@@ -33,7 +30,6 @@ struct DeviceSpan {
   int32_t rows = 0;
   int32_t row_stride = 0;  ///< dense: numbers between consecutive rows
   int32_t coded = 0;
-  DeviceRole role = DeviceRole::kBoth;
   /// The `rows` of a head's first span that is another call's: this one writes nothing for it.
   static constexpr int32_t kElsewhere = -1;
   // One more number in each warp's copy would cost the dense kernel registers that it lacks.

@@ -9,7 +9,6 @@
 
 #include "attend/cuda/decode_parts.cuh"
 #include "attend/cuda/dense_tile.cuh"
-#include "attend/cuda/head_walk.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
 
@@ -25,6 +24,13 @@ struct NoCodec {
   static __device__ constexpr int warps() { return kWarps; }
   template <int D>
   using Of = NoCodec;
+};
+/// For kernels of their own: dense rows' walks count tiles beside coded blocks of 32 rows, and all
+/// warps of a block share them.
+struct BlockTiles : NoCodec {
+  static constexpr bool kPresent = true;
+  static constexpr int kRows = kBlockRows;
+  static __device__ int warps() { return static_cast<int>(blockDim.x) / kWarp; }
 };
 
 /// Enough for a model's KV heads with several spans each, or for several sequences.
@@ -63,8 +69,8 @@ __device__ inline void attend_tile(Running<D>& run, const DeviceSpan& span,
   cap.apply(s);
   if (!plain) mask_and_weight(s, w, span, t * Tiles::kRows);
   uint32_t p[kM][2];
-  run.template weigh<typename Tiles::Number>(p, s, span.role);
-  if (span.role != DeviceRole::kDenominator) Tiles::accumulate(run, tile, p);
+  run.template weigh<typename Tiles::Number>(p, s);
+  Tiles::accumulate(run, tile, p);
 }
 
 /// The dense spans' share of a warp. The next tile is always on its way to registers while one is

@@ -49,7 +49,6 @@ struct DenseTiles {
     }
   }
   static __device__ void load_values(Tile& out, const DeviceSpan& span, int tile) {
-    if (span.role == DeviceRole::kDenominator) return;
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -382,7 +382,6 @@ struct GroupedTiles {
     } else {
       copy<Keys::kSideBytes>(to, span.key_side, tile);
     }
-    if (span.role == DeviceRole::kDenominator) return;
     to += Keys::kSideBytes;
     fetch_codes<Values>(to, span.values, tile);
     copy<Values::kSideBytes>(to + Values::kCodeBytes, span.value_side, tile);

@@ -3,6 +3,7 @@
 // coded ones (see mass.h).
 
 #include "attend/cuda/decode_groups.h"
+#include "attend/cuda/decode_parts.cuh"
 #include "attend/cuda/dense_tile.cuh"
 #include "attend/cuda/mass.h"
 #include "attend/cuda/merge.cuh"
@@ -23,23 +24,29 @@ struct TokenParams {
   const float* log_sum;
   const MassTarget* target;
   int group;
-  SoftCap cap;  // of scores to base 2
+  SoftCap cap;                  // of scores to base 2
+  const void* table = nullptr;  ///< as DecodeCall's
 };
 /// The arguments of a launch, of one call or, along z, of several.
 struct PlacedMass : PlacedParams {
   size_t target_at, targets_apart;
   int group;
   SoftCap cap;
+  const void* table;
 
   __device__ TokenParams here() const {
     const DecodePlace& own = places ? places[blockIdx.z] : place;
     const size_t at = target_at + blockIdx.x * targets_apart;
-    return {own.q, own.log_sum,
-            reinterpret_cast<const MassTarget*>(static_cast<const char*>(own.note) + at), group,
-            cap};
+    return {own.q,
+            own.log_sum,
+            reinterpret_cast<const MassTarget*>(static_cast<const char*>(own.note) + at),
+            group,
+            cap,
+            table};
   }
 };
-inline PlacedMass placed_mass(const TokenMass& call, const MassTarget* target) {
+inline PlacedMass placed_mass(const TokenMass& call, const MassTarget* target,
+                              const void* table = nullptr) {
   PlacedMass placed{};
   placed.place.q = call.q;
   placed.place.log_sum = const_cast<float*>(call.log_sum);
@@ -47,6 +54,7 @@ inline PlacedMass placed_mass(const TokenMass& call, const MassTarget* target) {
   placed.targets_apart = call.targets_apart;
   placed.group = call.shape.query_heads / call.shape.kv_heads;
   placed.cap = SoftCap::of_log2(call.shape.soft_cap);
+  placed.table = table;
   return placed;
 }
 /// Now, or with others like it. Grid: heads, blocks; kernels of PlacedMass take any number of
@@ -183,13 +191,69 @@ __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& ta
   }
 }
 
-/// A reader of coded keys: none. Others are in their methods' folders.
+/// A reader of coded keys: none.
 struct NoCodedMass {
   /// Blocks on a multiprocessor, for heads of so many channels.
   static constexpr int resident(int dim) { return dim > 128 ? 4 : 6; }
   template <class T, int D>
   static __device__ void add(const TokenParams&, const MassTarget&, float*) {}
-  static size_t shared_bytes(int /*group*/, int /*dim*/) { return 0; }
+  template <int D>
+  static constexpr size_t kSharedBytes = 0;
+};
+
+/// Keys whose scores are those of attention: a warp takes a block of 32 rows. `Codec` has them as
+/// Keys<D>, and says how many blocks a multiprocessor holds.
+template <class Codec>
+struct BlockKeyMass {
+  static constexpr int kWarps = kTokenThreads / kWarp;
+  static constexpr int resident(int dim) { return Codec::resident(dim); }
+  template <int D>
+  using Keys = typename Codec::template Keys<D>;
+  /// Eight queries in f32, and what the keys make of them.
+  template <int D>
+  static constexpr size_t kSharedBytes = sizeof(float) * kQueries* D + Keys<D>::kQueryBytes;
+
+  /// Of so many queries, from `first` on; all threads call it.
+  template <class T, int D>
+  static __device__ void prepare(const TokenParams& p, float* shared, int first, int queries) {
+    const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(blockIdx.x) * p.group * D;
+    if (first > 0) __syncthreads();  // the queries before are done with
+    load_queries<T, D>(shared, q + first * D, queries, kLog2e * rsqrtf(static_cast<float>(D)));
+    __syncthreads();
+    char* made = reinterpret_cast<char*>(shared + kQueries * D);
+    Keys<D>::prepare(made, shared, queries, p.table, Keys<D>::ask(p.table));
+    __syncthreads();
+  }
+
+  template <class T, int D>
+  static __device__ void add(const TokenParams& p, const MassTarget& target, float* shared) {
+    // Dense rows begin at the first block of the grid, coded ones at the last.
+    const int blocks = static_cast<int>(gridDim.y), head = blockIdx.x;
+    const int begin = (blocks - 1 - static_cast<int>(blockIdx.y)) * kWarps;
+    const int coded = target.coded_count(head), tiles = (coded + kBlockRows - 1) / kBlockRows;
+    if (begin >= tiles) return;
+    const size_t first_block = target.first_block(head);
+    const auto* codes = static_cast<const char*>(target.codes) + first_block * Keys<D>::kCodeBytes;
+    const auto* sides =
+        static_cast<const char*>(target.code_side) + first_block * Keys<D>::kSideBytes;
+    float* mass = target.mass + target.mass_at(head) + target.coded_from;
+    for (int first = 0; first < p.group; first += kQueries) {
+      prepare<T, D>(p, shared, first, min(kQueries, p.group - first));
+      const char* made = reinterpret_cast<const char*>(shared + kQueries * D);
+      const typename Keys<D>::Query query = Keys<D>::load_query(made, {});
+      const float2 log_sums = log_sums_of(p, head, first);
+      for (int t = begin + static_cast<int>(threadIdx.x) / kWarp; t < tiles; t += kWarps * blocks) {
+        const int row = t * static_cast<int>(kBlockRows) + row_of_lane();
+        const bool more = first > 0 || target.coded_from + row < target.known;
+        const float before = row < coded && more ? mass[row] : 0;
+        float s[2][4];
+        Keys<D>::scores(s, codes + static_cast<size_t>(t) * Keys<D>::kCodeBytes,
+                        sides + static_cast<size_t>(t) * Keys<D>::kSideBytes, query);
+        const float own = mass_of_lane(s, log_sums, p.cap);
+        if (row < coded) mass[row] = before + own;
+      }
+    }
+  }
 };
 
 template <class T, int D, class Coded>
@@ -205,11 +269,12 @@ __global__ void __launch_bounds__(kTokenThreads, Coded::resident(D))
 }
 
 template <class T, int D, class Coded>
-void launch_token(const TokenMass& call, const MassTarget* target, cudaStream_t stream) {
-  const int group = call.shape.query_heads / call.shape.kv_heads;
+void launch_token(const TokenMass& call, const MassTarget* target, cudaStream_t stream,
+                  const void* table = nullptr) {
   const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kTokenThreads),
-                          Coded::shared_bytes(group, D)};
-  launch_mass(token_mass_kernel<T, D, Coded>, shape, placed_mass(call, target), call, stream);
+                          Coded::template kSharedBytes<D>};
+  launch_mass(token_mass_kernel<T, D, Coded>, shape, placed_mass(call, target, table), call,
+              stream);
 }
 
 }  // namespace pith::cuda

@@ -27,7 +27,7 @@ struct Running {
 
   /// Scores [M][4] become probabilities in B's layout, packed as T; sums and maxima follow.
   template <class T, int M>
-  __device__ void weigh(uint32_t (&p)[M][2], float (&s)[M][4], DeviceRole role) {
+  __device__ void weigh(uint32_t (&p)[M][2], float (&s)[M][4]) {
     bool rises = false;
 #pragma unroll
     for (int i = 0; i < M; ++i) {
@@ -39,10 +39,8 @@ struct Running {
     for (int i = 0; i < M; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) s[i][j] = exp2_fast(s[i][j] - top[j & 1]);
-      if (role != DeviceRole::kNumerator) {
-        sum[0] += s[i][0] + s[i][2];
-        sum[1] += s[i][1] + s[i][3];
-      }
+      sum[0] += s[i][0] + s[i][2];
+      sum[1] += s[i][1] + s[i][3];
       p[i][0] = transpose_tile(pack<T>(s[i][0], s[i][1]));
       p[i][1] = transpose_tile(pack<T>(s[i][2], s[i][3]));
     }

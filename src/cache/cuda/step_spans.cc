@@ -8,7 +8,6 @@ namespace pith::cuda {
 namespace {
 
 static_assert(sizeof(DeviceSpan) == Spread::kWords * sizeof(uint64_t));
-static_assert(DeviceRole{} == DeviceRole::kBoth);  // a span of zeros is one without rows
 
 using Addresses = std::array<uint64_t, Spread::kSteps>;
 

@@ -11,7 +11,7 @@ namespace pith::cuda {
 /// Descriptors of equal things, written once: the first one's words, and how much more each next
 /// one's first words are, which are addresses.
 struct Spread {
-  static constexpr size_t kWords = 9, kSteps = 5, kUnit = 4;
+  static constexpr size_t kWords = 8, kSteps = 5, kUnit = 4;
   uint64_t first[kWords] = {};
   uint32_t step[kSteps] = {};     ///< units of kUnit bytes
   uint32_t at = 0;                ///< the first one's place, in descriptors

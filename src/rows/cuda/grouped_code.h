@@ -13,13 +13,19 @@ namespace pith::cuda {
 /// The last two code rows that a Walsh-Hadamard transform rotated, as int4 and int8 do.
 enum class GroupedCodec { kKivi2, kKivi4, kInt4, kInt8, kRotatedInt4, kRotatedInt8 };
 
+/// The rows that share a scale, and whether a minimum stands beside it.
+enum class Grouping { kChannelKeys, kTokenKeys, kAsymmetricValues, kSymmetricValues };
+
+template <Grouping kGrouping>
+inline constexpr bool kIsKeys =
+    kGrouping == Grouping::kChannelKeys || kGrouping == Grouping::kTokenKeys;
+template <Grouping kGrouping>
+inline constexpr bool kHasMinima =
+    kGrouping == Grouping::kChannelKeys || kGrouping == Grouping::kAsymmetricValues;
+
 GroupedBytes grouped_bytes(GroupedCodec codec, int head_dim);
 
-void code_grouped_keys(GroupedCodec codec, const CodeRowsCall& call, cudaStream_t stream);
-void code_grouped_values(GroupedCodec codec, const CodeRowsCall& call, cudaStream_t stream);
-
-/// The same for many places at once, whose rows follow each other: one launch for up to 64 keys'
-/// and one for their values.
+/// Many places at once: one launch for up to 64 keys' and one for their values.
 void code_grouped(GroupedCodec codec, const CodeBatch& batch, std::span<const CodeJob> keys,
                   std::span<const CodeJob> values, cudaStream_t stream);
 

@@ -6,7 +6,8 @@
 #include "kernels/cuda/in_groups.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
-#include "rows/cuda/grouped_coder.cuh"
+#include "rows/cuda/grouped_code.h"
+#include "rows/cuda/level_lane.cuh"
 
 namespace pith::cuda {
 namespace {

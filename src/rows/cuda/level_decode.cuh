@@ -11,7 +11,6 @@
 #include <algorithm>
 
 #include "attend/cuda/decode_kernel.cuh"
-#include "attend/cuda/head_walk.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
 #include "rows/cuda/level_scores.cuh"
@@ -20,13 +19,6 @@ namespace pith::cuda {
 
 template <int D>
 inline constexpr int kMostLevelWarps = D > 128 ? 8 : 12;  // more have too few registers
-
-/// How dense rows' walks count tiles beside blocks of 32, and how many warps share them.
-struct LevelTiles : NoCodec {
-  static constexpr bool kPresent = true;
-  static constexpr int kRows = kBlockRows;
-  static __device__ int warps() { return static_cast<int>(blockDim.x) / kWarp; }
-};
 
 /// Bytes of one side's parts at a warp's hand: a block's codes, its side without its share of
 /// `right`, and all of `right`.
@@ -113,7 +105,7 @@ struct LevelRun {
     commit_copies();
   }
   __device__ void fetch_values(const DeviceSpan& span, int tile, int end) const {
-    if (tile < end && span.role != DeviceRole::kDenominator) {
+    if (tile < end) {
       fetch_side<D>(value_codes(), f.values, f.value_part, span.values, span.value_side, tile);
     }
     commit_copies();
@@ -135,7 +127,7 @@ struct LevelRun {
 
   /// Tiles first, first + warps, ... below `end`; the first one's copies have been asked for.
   __device__ void span(Running<D>& run, const DeviceSpan& span, int first, int end) const {
-    const int warps = LevelTiles::warps();
+    const int warps = BlockTiles::warps();
     const LevelBlock key_block = block_at(space.codes(), f.key_part, span);
     const LevelBlock value_block = block_at(value_codes(), f.value_part, span);
     for (int t = first; t < end; t += warps) {
@@ -160,11 +152,11 @@ struct LevelRun {
         mask_and_weight(s, span, t * kBlockRows);
       }
       uint32_t probabilities[2][2];
-      run.template weigh<__half>(probabilities, s, span.role);
+      run.template weigh<__half>(probabilities, s);
       wait_for_copies<1>();  // all but the next keys
       __syncwarp();
 #pragma unroll 1
-      for (int m = 0; m < 2 && span.role != DeviceRole::kDenominator; ++m) {
+      for (int m = 0; m < 2; ++m) {
         values.build(space.built(), Space::kValueStride, value_block, kBuiltRows * m, 0);
         const uint32_t half[1][2] = {{m == 0 ? probabilities[0][0] : probabilities[1][0],
                                       m == 0 ? probabilities[0][1] : probabilities[1][1]}};
@@ -218,7 +210,7 @@ __global__ void __launch_bounds__(kMostLevelWarps<D>* kWarp, 1)
     level_kernel(const __grid_constant__ LevelParams p) {
   using Builder = LevelBuilder<D, kForm>;
   auto* shared = launched_shared<char>();
-  auto* q = reinterpret_cast<float*>(shared + LevelTiles::warps() * p.warp_bytes);
+  auto* q = reinterpret_cast<float*>(shared + BlockTiles::warps() * p.warp_bytes);
   float* turned = q + kQueries * D;  // [formats, 8, D] as their keys lie
   // [1 + formats, D/32, lanes] of the queries and of those
   auto* operands = reinterpret_cast<uint4*>(turned + kFormats * kQueries * D);
@@ -227,7 +219,7 @@ __global__ void __launch_bounds__(kMostLevelWarps<D>* kWarp, 1)
   const WarpSpace<D> space{shared + threadIdx.x / kWarp * p.warp_bytes};
   let_successor_start();
   Predecessor ahead;
-  for_own_heads<D, LevelTiles, kStagedSpans>(
+  for_own_heads<D, BlockTiles, kStagedSpans>(
       p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
         const int kv_head = p.kv_head_of(share.head);
         const auto run_of = [&](const DeviceSpan& span) -> LevelRun<D, kForm> {
@@ -249,7 +241,7 @@ __global__ void __launch_bounds__(kMostLevelWarps<D>* kWarp, 1)
         };
         // The first blocks are on their way while the kernel ahead ends and the queries come.
         CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
-        bool more = walk.next<LevelTiles>();
+        bool more = walk.next<BlockTiles>();
         if (more) start(walk);
         for (int i = 0; i < kFormats; ++i) {
           Builder::fill_table(tables + 2 * i * kPairTable, p.formats[i].keys, kv_head);
@@ -279,17 +271,17 @@ __global__ void __launch_bounds__(kMostLevelWarps<D>* kWarp, 1)
           if (rows.f.values.rotated != rotated) rotate_sums<D>(run, space);
           rotated = rows.f.values.rotated;
           rows.span(run, span, walk.tiles.x, walk.tiles.y);
-          more = walk.next<LevelTiles>();
+          more = walk.next<BlockTiles>();
           if (more) start(walk);
         }
         if (rotated) rotate_sums<D>(run, space);
         if (walk.dense) {
-          run_dense_ends<T, LevelTiles, D>(
-              run, DenseWalk<LevelTiles>{share.spans, p.span_count, share.begin, share.end}, q,
+          run_dense_ends<T, BlockTiles, D>(
+              run, DenseWalk<BlockTiles>{share.spans, p.span_count, share.begin, share.end}, q,
               p.cap);
         }
         end_head(p, cut, run,
-                 {share.head, shared, static_cast<size_t>(p.warp_bytes), LevelTiles::warps()});
+                 {share.head, shared, static_cast<size_t>(p.warp_bytes), BlockTiles::warps()});
       });
 }
 

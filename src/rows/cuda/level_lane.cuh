@@ -175,4 +175,20 @@ __device__ inline float sum_of_warp(float x) {
   return x;
 }
 
+/// The transform of all rows of a block, which is its own inverse; all threads call it, after a
+/// barrier.
+template <int D>
+__device__ inline void rotate_block(float (&rows)[kBlockRows][D + 1]) {
+  using Lane = LevelLane<D>;
+  for (int row = threadIdx.x / kWarp; row < kBlockRows; row += blockDim.x / kWarp) {
+    float x[Lane::kMine];
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) x[e] = rows[row][Lane::channel(e)];
+    Lane::hadamard(x);
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) rows[row][Lane::channel(e)] = x[e];
+  }
+  __syncthreads();
+}
+
 }  // namespace pith::cuda

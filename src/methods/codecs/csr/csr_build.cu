@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "attend/cuda/head_walk.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
 #include "methods/codecs/csr/csr_build.cuh"
@@ -19,12 +18,14 @@ constexpr int kBuildSpans = 32;  // descriptors that are read together
 constexpr int kKeySlots = 2, kValueSlots = 3, kPackedSlots = 2;
 
 struct BuildParams : DecodeParams {
-  const __half *key_atoms, *value_atoms;  // [B G, N, d]
-  bool common_keys, common_values;        // one dictionary for all heads
-  int key_count, value_count, key_chunks, value_chunks;
+  CsrDictionaries csr;
   CsrLayout keys, values;
-  const double* turns;  // [D/2]
-  int warp_bytes;       // of shared memory that a warp has to itself
+  int warp_bytes;  // of shared memory that a warp has to itself
+
+  template <int D>
+  __device__ int atom_bytes(bool of_keys) const {  // of a head's
+    return (of_keys ? csr.keys : csr.values).count * 2 * D / csr.coding.chunks(of_keys);
+  }
 };
 
 /// Shared memory: what each warp has (its ring, or its part of a merge; angles), queries, where
@@ -65,13 +66,6 @@ struct BuildSpace {
   __device__ char* value_atoms() const { return key_atoms() + key_bytes; }
 };
 
-/// The interface of a codec for tile counting and the walk over dense rows.
-struct BuildTiles {
-  static constexpr bool kPresent = true;
-  static constexpr int kRows = 32;
-  static __device__ int warps() { return blockDim.x / kWarp; }
-};
-
 /// A warp's share of the coded rows of one head.
 template <int D, KeyTurn kTurn>
 struct BuildRun {
@@ -104,13 +98,11 @@ struct BuildRun {
            (i % kPackedSlots * 2 + (of_keys ? 0 : 1)) * space.layout.block_bytes();
   }
   /// Packed pairs that have arrived become words.
-  __device__ void open(const DeviceSpan& span, int i) const {
+  __device__ void open(int i) const {
     if (!packed()) return;
     const int lane = threadIdx.x % kWarp;
     read_words(key_codes(i), key_layout, arrivals(i, true), lane, kWarp);
-    if (span.role != DeviceRole::kDenominator) {
-      read_words(value_codes(i), value_layout, arrivals(i, false), lane, kWarp);
-    }
+    read_words(value_codes(i), value_layout, arrivals(i, false), lane, kWarp);
     __syncwarp();
   }
   __device__ void fetch(const DeviceSpan& span, int i, int tile) const {
@@ -119,7 +111,6 @@ struct BuildRun {
     char *k = arrivals(i, true), *v = arrivals(i, false);
     for (int at = lane * 16; at < bytes; at += kWarp * 16) {
       copy_async(k + at, static_cast<const char*>(span.keys) + from + at);
-      if (span.role == DeviceRole::kDenominator) continue;
       copy_async(v + at, static_cast<const char*>(span.values) + from + at);
     }
   }
@@ -208,7 +199,6 @@ struct BuildRun {
       __syncwarp();
       q.turn_back(angles.numbers);
     }
-    const bool has_values = span.role != DeviceRole::kDenominator;
     uint32_t p[2][2];
     int i = 0;
     for (int t = first; t < end; t += space.warps, ++i) {
@@ -217,21 +207,21 @@ struct BuildRun {
       commit_copies();
       wait_for_copies<1>();
       __syncwarp();
-      open(span, i);
+      open(i);
       positions = static_cast<const int*>(span.key_side) + kBlockRows * t;
       float s[2][4];
-      if (has_values && i > 0) {
+      if (i > 0) {
         scores_and_accumulate(s, key_codes(i), to, value_codes(i - 1), p);
       } else {
         scores(s, key_codes(i));
       }
       cap.apply(s);
-      if (span.log_weights || span.log_weight != 0 || (t + 1) * BuildTiles::kRows > span.rows) {
-        mask_and_weight(s, span, t * BuildTiles::kRows);
+      if (span.log_weights || span.log_weight != 0 || (t + 1) * BlockTiles::kRows > span.rows) {
+        mask_and_weight(s, span, t * BlockTiles::kRows);
       }
-      to.template weigh<__half>(p, s, span.role);
+      to.template weigh<__half>(p, s);
     }
-    if (has_values) accumulate(to, value_codes(i - 1), p);
+    accumulate(to, value_codes(i - 1), p);
     wait_for_copies<0>();
     __syncwarp();
   }
@@ -241,13 +231,13 @@ struct BuildRun {
 template <int D, KeyTurn kTurn>
 __device__ inline void ask_for_atoms(const BuildSpace<D, kTurn>& space, const BuildParams& p,
                                      int kv_head) {
-  const auto copy = [&](char* to, const __half* atoms, bool common, int bytes) {
-    const auto* from =
-        reinterpret_cast<const char*>(atoms) + (common ? 0 : static_cast<size_t>(kv_head) * bytes);
+  const auto copy = [&](char* to, const CsrAtoms& atoms, int bytes) {
+    const auto* from = static_cast<const char*>(atoms.rows) +
+                       (atoms.common ? 0 : static_cast<size_t>(kv_head) * bytes);
     for (int i = threadIdx.x * 16; i < bytes; i += blockDim.x * 16) copy_async(to + i, from + i);
   };
-  copy(space.key_atoms(), p.key_atoms, p.common_keys, space.key_bytes);
-  copy(space.value_atoms(), p.value_atoms, p.common_values, p.value_count * 2 * D / p.value_chunks);
+  copy(space.key_atoms(), p.csr.keys, space.key_bytes);
+  copy(space.value_atoms(), p.csr.values, p.template atom_bytes<D>(false));
   commit_copies();
 }
 
@@ -270,13 +260,13 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     build_kernel(const __grid_constant__ BuildParams p) {
   auto* shared = launched_shared<char>();
   const BuildSpace<D, kTurn> space{shared, static_cast<int>(blockDim.x) / kWarp, p.warp_bytes,
-                                   p.keys, p.key_count * 2 * D / p.key_chunks};
+                                   p.keys, p.template atom_bytes<D>(true)};
   let_successor_start();
-  if constexpr (kTurn == KeyTurn::kInOrder) fill_angles(space, p.turns);
+  if constexpr (kTurn == KeyTurn::kInOrder) fill_angles(space, p.csr.coding.turns);
   Predecessor ahead;
-  char* walk_space = space.value_atoms() + p.value_count * 2 * D / p.value_chunks;
+  char* walk_space = space.value_atoms() + p.template atom_bytes<D>(false);
   int held = -1;  // the KV head whose atoms are here
-  for_own_heads<D, BuildTiles, kBuildSpans>(
+  for_own_heads<D, BlockTiles, kBuildSpans>(
       p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
         const int kv_head = p.kv_head_of(share.head);
         if (kv_head != held) ask_for_atoms(space, p, kv_head);
@@ -287,16 +277,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         __syncthreads();
         Running<D> run;
         BuildRun<D, kTurn> rows{space,
-                                {space.key_atoms(), p.keys.pairs, p.key_chunks},
-                                {space.value_atoms(), p.values.pairs, p.value_chunks},
+                                {space.key_atoms(), p.keys.pairs, p.csr.coding.key_chunks},
+                                {space.value_atoms(), p.values.pairs, p.csr.coding.value_chunks},
                                 p.keys,
                                 p.values,
-                                p.turns,
+                                p.csr.coding.turns,
                                 p.cap};
         rows.start();
         CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
         bool any = false;
-        while (walk.next<BuildTiles>()) {
+        while (walk.next<BlockTiles>()) {
           const DeviceSpan span = walk.span;
           rows.span(run, span, walk.tiles.x, walk.tiles.y);
           any = true;
@@ -305,8 +295,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
           to_dense_order<BuildRun<D, kTurn>>(run, reinterpret_cast<float*>(space.ring()));
         }
         if (walk.dense) {
-          run_dense_ends<T, BuildTiles, D>(
-              run, DenseWalk<BuildTiles>{share.spans, p.span_count, share.begin, share.end},
+          run_dense_ends<T, BlockTiles, D>(
+              run, DenseWalk<BlockTiles>{share.spans, p.span_count, share.begin, share.end},
               space.q(), p.cap);
         }
         end_head(p, cut, run, {share.head, shared, static_cast<size_t>(p.warp_bytes), space.warps},
@@ -342,20 +332,11 @@ BuildShape build_shape(const CsrDictionaries& csr, int lists) {
 template <class T, int D, KeyTurn kTurn>
 void launch_build(const CsrDictionaries& csr, const DecodeCall& call, const DecodeScratch& scratch,
                   cudaStream_t stream) {
-  const CsrCoding& coding = csr.coding;
   BuildParams p{};
   static_cast<DecodeParams&>(p) = make_params(call, scratch);
-  p.key_atoms = static_cast<const __half*>(csr.keys.rows);
-  p.value_atoms = static_cast<const __half*>(csr.values.rows);
-  p.common_keys = csr.keys.common;
-  p.common_values = csr.values.common;
-  p.key_count = csr.keys.count;
-  p.value_count = csr.values.count;
-  p.key_chunks = coding.key_chunks;
-  p.value_chunks = coding.value_chunks;
-  p.keys = coding.layout(true);
-  p.values = coding.layout(false);
-  p.turns = coding.turns;
+  p.csr = csr;
+  p.keys = csr.coding.layout(true);
+  p.values = csr.coding.layout(false);
   const BuildShape shape = build_shape<D, kTurn>(csr, p.heads);
   p.warp_bytes = static_cast<int>(shape.warp_bytes);
   launch_call(build_kernel<T, D, kTurn>,

@@ -20,22 +20,16 @@ namespace {
 constexpr int kRows = 32;
 
 struct CodeParams {
-  const uint16_t* x;
+  CodeJob job;
   bool bf16;
-  size_t head_stride, row_stride, block_stride;
   int dim;              // D
   const double* turns;  // [D/2] or null
-  RowPositions positions;
-  int blocks;  // of 32 rows per head
-  const __half* atoms;
-  const float* gram;
-  bool common;  // atoms of all heads are the same
-  int count;    // N
+  int blocks;           // of 32 rows per head
+  CsrAtoms atoms;
   CsrLayout layout;
   int step_pairs;  // of a chunk
   int together;    // chunks that a thread block codes: 1, or all where they share a scale
   int followers;   // warps that follow rows: as many as have room
-  void* codes;
 };
 
 /// Where a block's numbers lie in shared memory.
@@ -70,14 +64,14 @@ struct RowsAhead {
   uint16_t x[kPer][kMine];
 
   /// Row warp + i kWarps of the block, channels 32 j + lane of the chunk.
-  __device__ void ask(const uint16_t* block, size_t row_stride) {
+  __device__ void ask(const uint16_t* block, int dim) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
 #pragma unroll
       for (int j = 0; j < kMine; ++j) {
         const int c = j * kWarp + lane;
-        x[i][j] = c < d ? block[(warp + i * kWarps) * row_stride + c] : 0;
+        x[i][j] = c < d ? block[(warp + i * kWarps) * dim + c] : 0;
       }
     }
   }
@@ -127,8 +121,8 @@ __device__ inline void stage_rows(const CodeSpace<d, kWide>& space, const CodePa
 #pragma unroll
     for (int j = 0; j < Ahead::kMine; ++j) x[j] = number_of(rows.x[i][j], p.bf16);
     if (p.turns) {
-      turn_back<d>(x, p, block + row * p.row_stride, channel,
-                   p.positions.of(static_cast<int>(blockIdx.y), first + row));
+      turn_back<d>(x, p, block + row * p.dim, channel,
+                   p.job.positions.of(static_cast<int>(blockIdx.y), first + row));
     }
 #pragma unroll
     for (int j = 0; j < Ahead::kMine; ++j) most = fmaxf(most, fabsf(x[j]));
@@ -211,10 +205,10 @@ __device__ inline void pursue_rows(const CodeSpace<d, kWide>& space, const CodeP
     read_row(left, space.correlations() + row * space.kStride, kWide);
     Pairs chosen;
     if constexpr (kOrthogonal) {
-      chosen =
-          pursue_orthogonal(left, gram, p.count, p.step_pairs, space.of_warp(warp, p.step_pairs));
+      chosen = pursue_orthogonal(left, gram, p.atoms.count, p.step_pairs,
+                                 space.of_warp(warp, p.step_pairs));
     } else {
-      chosen = pursue(left, gram, p.count, p.step_pairs);
+      chosen = pursue(left, gram, p.atoms.count, p.step_pairs);
     }
     if (lane >= p.step_pairs) continue;
     const int pair = chunk * p.step_pairs + lane;
@@ -232,9 +226,9 @@ __global__ void __launch_bounds__(CodeKernel<d, kWide, kOrthogonal>::kWarps* kWa
   auto* shared = launched_shared<char>();
   const CodeSpace<d, kWide> space{shared};
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
-  const int head = blockIdx.y, first = blockIdx.z, dictionary = p.common ? 0 : head;
-  const __half* atoms = p.atoms + static_cast<size_t>(dictionary) * p.count * d;
-  const float* gram = p.gram + static_cast<size_t>(dictionary) * p.count * p.count;
+  const int head = blockIdx.y, first = blockIdx.z, count = p.atoms.count;
+  const __half* atoms = atoms_of(p.atoms, head, d);
+  const float* gram = p.atoms.gram + static_cast<size_t>(p.atoms.common ? 0 : head) * count * count;
   uint32_t b[kTiles][kSteps][2];  // this warp's atoms, the columns of B
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
@@ -242,19 +236,19 @@ __global__ void __launch_bounds__(CodeKernel<d, kWide, kOrthogonal>::kWarps* kWa
     const auto* row = reinterpret_cast<const uint32_t*>(atoms + static_cast<size_t>(atom) * d);
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      b[t][s][0] = atom < p.count ? row[8 * s + c] : 0;
-      b[t][s][1] = atom < p.count ? row[8 * s + c + 4] : 0;
+      b[t][s][0] = atom < count ? row[8 * s + c] : 0;
+      b[t][s][1] = atom < count ? row[8 * s + c + 4] : 0;
     }
   }
-  const uint16_t* of_head = p.x + head * p.head_stride;
+  const auto* of_head = static_cast<const uint16_t*>(p.job.x) + head * p.job.head_stride;
   const auto block_at = [&](int block) {
-    return of_head + static_cast<size_t>(block) * kRows * p.row_stride;
+    return of_head + static_cast<size_t>(block) * kRows * p.dim;
   };
   RowsAhead<d, kWarps> rows;
-  if (blockIdx.x < p.blocks) rows.ask(block_at(blockIdx.x) + first * d, p.row_stride);
+  if (blockIdx.x < p.blocks) rows.ask(block_at(blockIdx.x) + first * d, p.dim);
   for (int block = blockIdx.x; block < p.blocks; block += gridDim.x) {
-    char* codes =
-        static_cast<char*>(p.codes) + (head * p.block_stride + block) * p.layout.block_bytes();
+    char* codes = static_cast<char*>(p.job.codes) +
+                  (head * p.job.block_stride + block) * p.layout.block_bytes();
     for (int chunk = first; chunk < first + p.together; ++chunk) {
       stage_rows(space, p, rows, block_at(block), chunk * d, block * kRows);
       __syncthreads();
@@ -263,7 +257,7 @@ __global__ void __launch_bounds__(CodeKernel<d, kWide, kOrthogonal>::kWarps* kWa
       const bool last = chunk + 1 == first + p.together;
       const int next = last ? block + static_cast<int>(gridDim.x) : block;
       if (next < p.blocks) {
-        rows.ask(block_at(next) + (last ? first : chunk + 1) * d, p.row_stride);
+        rows.ask(block_at(next) + (last ? first : chunk + 1) * d, p.dim);
       }
       pursue_rows<d, kWide, kOrthogonal>(space, p, gram, chunk, codes);
       __syncthreads();  // the next rows and correlations take these places
@@ -296,7 +290,7 @@ template <int d>
 void launch_for(const CsrCoding& coding, const CodeParams& p, int heads, int chunks,
                 cudaStream_t stream) {
   const bool omp = coding.solver == CsrSolver::kOmp;
-  if (p.count <= 256) {
+  if (p.atoms.count <= 256) {
     omp ? launch<d, 256, true>(p, heads, chunks, stream)
         : launch<d, 256, false>(p, heads, chunks, stream);
   } else {
@@ -313,29 +307,23 @@ __global__ void position_kernel(int* side, size_t block_stride,
   side[head * block_stride * kRows + row] = static_cast<int>(positions.of(head, row));
 }
 
-void code(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeBatch& batch,
-          const CodeJob& job, size_t row_stride, cudaStream_t stream) {
+}  // namespace
+
+void code_csr(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeBatch& batch,
+              const CodeJob& job, cudaStream_t stream) {
   coding.check(batch.head_dim, atoms, atoms);
   if (batch.rows == 0) return;
   const int chunks = coding.chunks(keys);
   CodeParams p{};
-  p.x = static_cast<const uint16_t*>(job.x);
+  p.job = job;
   p.bf16 = batch.dtype == DType::kBF16;
-  p.head_stride = job.head_stride;
-  p.row_stride = row_stride;
-  p.block_stride = job.block_stride;
   p.dim = batch.head_dim;
   p.turns = keys ? coding.turns : nullptr;
-  p.positions = job.positions;
   p.blocks = batch.rows / kRows;
-  p.atoms = static_cast<const __half*>(atoms.rows);
-  p.gram = atoms.gram;
-  p.common = atoms.common;
-  p.count = atoms.count;
+  p.atoms = atoms;
   p.layout = coding.layout(keys);
   p.step_pairs = coding.pairs / chunks;
   p.together = coding.packed ? chunks : 1;
-  p.codes = job.codes;
   if (keys && coding.positions) {
     launch_kernel(position_kernel, {dim3(p.blocks, batch.heads), kRows}, stream,
                   "positions of CSR keys", static_cast<int*>(job.side), job.block_stride,
@@ -347,22 +335,6 @@ void code(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeB
     case 64: return launch_for<64>(coding, p, batch.heads, chunks, stream);
     default: return launch_for<128>(coding, p, batch.heads, chunks, stream);
   }
-}
-
-}  // namespace
-
-void code_csr(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeRowsCall& call,
-              cudaStream_t stream) {
-  call.check();
-  code(coding, atoms, keys, {call.dtype, call.heads, call.rows, call.head_dim},
-       {call.x, call.head_stride, call.codes, nullptr, static_cast<size_t>(call.rows) / kRows,
-        call.position},
-       call.row_stride, stream);
-}
-
-void code_csr_job(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeBatch& batch,
-                  const CodeJob& job, cudaStream_t stream) {
-  code(coding, atoms, keys, batch, job, static_cast<size_t>(batch.head_dim), stream);
 }
 
 }  // namespace pith::cuda

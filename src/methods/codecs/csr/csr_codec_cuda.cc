@@ -26,15 +26,19 @@ struct CsrPlan {
   std::string name;
 };
 
-/// One side of all heads.
-struct CsrTables {
+/// The sources of one side's atoms.
+struct CsrSources {
   CsrFormat format;             ///< with chunks
   int count = 0, offline = 0;   // N, and how many of them are trained
   int dim = 0;                  // d
   bool common = false;          ///< one dictionary for all heads
-  DeviceArray<uint16_t> atoms;  // [G or 1, N, d] f16; zeros until they are learnt
   std::vector<uint32_t> drawn;  // [G, parts] that atoms are drawn from, on the host
   std::vector<uint64_t> seeds;  // [G] of k-means
+};
+
+/// One side of all heads.
+struct CsrTables : CsrSources {
+  DeviceArray<uint16_t> atoms;  // [G or 1, N, d] f16; zeros until they are learnt
 
   CsrAtoms device(const float* gram = nullptr) const { return {atoms.data(), gram, count, common}; }
   size_t bytes() const { return 2 * atoms.size(); }
@@ -123,7 +127,6 @@ class CsrDeviceCodec final : public DeviceCodec {
   void code_side(bool keys, const CodeBatch& batch, std::span<const CodeJob> jobs,
                  cudaStream_t stream) const;
   void cluster(const CsrTables& tables, CsrDraw draw, cudaStream_t stream) const;
-  void check_packed(const Archive& a, const LoadedCodes& codes, const CsrTables& t) const;
   RowsRequest request(Side side, int head) const;
 
   std::shared_ptr<const CsrPlan> plan_;
@@ -208,7 +211,7 @@ void CsrDeviceCodec::code_side(bool keys, const CodeBatch& batch, std::span<cons
   make_csr_gram(gram.data(), t.atoms.data(), static_cast<int>(t.heads_with_atoms(heads)), t.count,
                 t.dim, stream);
   const CsrAtoms atoms = t.device(gram.data());
-  for (const CodeJob& j : jobs) code_csr_job(coding_, atoms, keys, batch, j, stream);
+  for (const CodeJob& j : jobs) code_csr(coding_, atoms, keys, batch, j, stream);
 }
 
 std::shared_ptr<const DeviceCodec> CsrDeviceCodec::with_tables(const TableSite& site) const {
@@ -236,13 +239,7 @@ std::shared_ptr<const DeviceCodec> CsrDeviceCodec::copy(cudaStream_t stream) con
   own->coding_ = coding_;
   own->coding_.turns = own->turns_.data();
   const auto fill = [&](CsrTables& to, const CsrTables& from) {
-    to.format = from.format;
-    to.count = from.count;
-    to.offline = from.offline;
-    to.dim = from.dim;
-    to.common = from.common;
-    to.drawn = from.drawn;
-    to.seeds = from.seeds;
+    static_cast<CsrSources&>(to) = from;
     own->allocate(to);
     check(cudaMemcpyAsync(to.atoms.data(), from.atoms.data(), 2 * from.atoms.size(),
                           cudaMemcpyDeviceToDevice, stream),
@@ -295,36 +292,23 @@ void CsrDeviceCodec::archive(Archive& a, cudaStream_t stream) const {
 
 void CsrDeviceCodec::check_loaded(const Archive& a, const LoadedCodes& codes) const {
   if (codes.side() || codes.part == CodePartOf::kRecords) return;
-  const GroupedBytes bytes = csr_bytes(coding_);
   const CsrTables& t = codes.keys() ? keys_ : values_;
-  const size_t block = codes.keys() ? bytes.key_codes : bytes.value_codes;
-  const auto pairs = static_cast<size_t>(coding_.pairs) * kBlockRows;
-  if (coding_.packed) return check_packed(a, codes, t);
-  for (size_t at = 0; at < codes.bytes.size(); at += block) {
-    const auto* words = codes.at<uint32_t>(at);
-    for (size_t i = 0; i < pairs; ++i) {
-      const uint32_t atom = words[i] & 0xffff;
-      a.need(atom % 16 == 0 && atom / 16 < static_cast<uint32_t>(t.count),
-             "an atom that is not there");
-      const auto coefficient = static_cast<uint16_t>(words[i] >> 16);
-      a.need(!has_non_finite(&coefficient, DType::kF16, 1), "a number is not finite");
-    }
-  }
-}
-
-void CsrDeviceCodec::check_packed(const Archive& a, const LoadedCodes& codes,
-                                  const CsrTables& t) const {
   const CsrLayout layout = coding_.layout(codes.keys());
-  const auto rows = static_cast<size_t>(kBlockRows), pairs = static_cast<size_t>(layout.pairs);
   const PackedPairs packed = packing(t);
-  const auto block = static_cast<size_t>(layout.block_bytes());
-  for (size_t at = 0; at < codes.bytes.size(); at += block) {
-    const auto* numbers = codes.at<uint16_t>(at);
-    for (size_t i = 0; i < rows * pairs; ++i) {
-      const size_t row = i % rows, pair = i / rows;
-      const size_t place = layout.at(static_cast<int>(row), static_cast<int>(pair));
+  for (size_t at = 0; at < codes.bytes.size(); at += static_cast<size_t>(layout.block_bytes())) {
+    for (int i = 0; i < kBlockRows * layout.pairs; ++i) {
+      const int row = i % kBlockRows, place = layout.at(row, i / kBlockRows);
       uint16_t atom = 0, coefficient = 0;
-      packed.unpack(&atom, &coefficient, numbers + place, numbers + rows * pairs + row, 1, 1);
+      if (layout.packed) {
+        const auto* numbers = codes.at<uint16_t>(at);
+        packed.unpack(&atom, &coefficient, numbers + place,
+                      numbers + kBlockRows * layout.pairs + row, 1, 1);
+      } else {
+        const uint32_t word = codes.at<uint32_t>(at)[place];
+        a.need(word % 16 == 0, "an atom that is not there");
+        atom = static_cast<uint16_t>((word & 0xffff) / 16);
+        coefficient = static_cast<uint16_t>(word >> 16);
+      }
       a.need(atom < t.count, "an atom that is not there");
       a.need(!has_non_finite(&coefficient, DType::kF16, 1), "a number is not finite");
     }

@@ -66,8 +66,10 @@ struct CsrCoding {
   bool packed = false;            ///< pairs of 16 bits
   int key_bits = 0, value_bits = 0;  ///< of an atom's number in those
 
-  int chunks(bool keys) const { return keys ? key_chunks : value_chunks; }
-  CsrLayout layout(bool keys) const { return {keys, packed, pairs, keys ? key_bits : value_bits}; }
+  PITH_BOTH_SIDES int chunks(bool keys) const { return keys ? key_chunks : value_chunks; }
+  PITH_BOTH_SIDES CsrLayout layout(bool keys) const {
+    return {keys, packed, pairs, keys ? key_bits : value_bits};
+  }
   /// Throws kInvalidArgument for what the kernels do not know.
   void check(int head_dim, const CsrAtoms& keys, const CsrAtoms& values) const;
   /// The tables of products and of sums by atom serve: see csr_decode.cu.
@@ -84,12 +86,9 @@ GroupedBytes csr_bytes(const CsrCoding& coding);
 void make_csr_gram(float* gram, const void* atoms, int heads, int count, int dim,
                    cudaStream_t stream);
 
-/// Codes rows of `atoms`' heads; `side` of the call is not used.
-void code_csr(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeRowsCall& call,
-              cudaStream_t stream);
-/// The same into heads with room between them.
-void code_csr_job(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeBatch& batch,
-                  const CodeJob& job, cudaStream_t stream);
+/// Codes rows of `atoms`' heads; `side` is for keys with positions alone.
+void code_csr(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeBatch& batch,
+              const CodeJob& job, cudaStream_t stream);
 /// Atoms `first`, ... of `all` [heads, all, d] <- parts of rows, of norm 1. `parts` [heads, count]
 /// name them: row times chunks plus chunk.
 struct CsrDraw {

@@ -10,9 +10,8 @@ namespace pith::cuda {
 namespace {
 
 struct CsrParams : DecodeParams {
-  const __half *key_atoms, *value_atoms;  // [B G, N, d]
-  bool common_keys, common_values;        // one dictionary for all heads
-  int key_count, value_count, chunks;
+  CsrAtoms keys, values;
+  int chunks;      // of a value
   int warp_bytes;  // of shared memory that a warp has to itself
 };
 
@@ -116,32 +115,30 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
     csr_kernel(const __grid_constant__ CsrParams p) {
   auto* shared = launched_shared<char>();
   const CsrSpace<D, kPairs, kQuads> space{shared, static_cast<int>(blockDim.x) / kWarp,
-                                          p.warp_bytes, p.key_count};
+                                          p.warp_bytes, p.keys.count};
   let_successor_start();
   Predecessor ahead;
   ahead.wait();
-  for_own_heads<D, CsrTiles, 0>(
+  for_own_heads<D, BlockTiles, 0>(
       p, space.walk(), ahead, [&](const HeadShare& share, const Cut& cut) {
         const int kv_head = p.kv_head_of(share.head);
         load_queries<T, D>(space.q(), p, share);
         __syncthreads();
-        make_table(space, p.key_atoms +
-                              static_cast<size_t>(p.common_keys ? 0 : kv_head) * p.key_count * D);
-        CsrRun<D, kPairs, kQuads> coded{space, p.chunks, p.value_count, p.cap};
+        make_table(space, atoms_of(p.keys, kv_head, D));
+        CsrRun<D, kPairs, kQuads> coded{space, p.chunks, p.values.count, p.cap};
         coded.start();
         __syncthreads();
         CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
-        while (walk.next<CsrTiles>()) {
+        while (walk.next<BlockTiles>()) {
           const DeviceSpan span = walk.span;
           coded.span(span, walk.tiles.x, walk.tiles.y);
         }
-        finish_coded(coded, p.value_atoms + static_cast<size_t>(p.common_values ? 0 : kv_head) *
-                                                p.value_count * D / p.chunks);
+        finish_coded(coded, atoms_of(p.values, kv_head, D / p.chunks));
         Running<D> run;
         if (threadIdx.x < kWarp) take_slot(run, space.slot(), share.queries);
         if (walk.dense) {
-          run_dense_ends<T, CsrTiles, D>(
-              run, DenseWalk<CsrTiles>{share.spans, p.span_count, share.begin, share.end},
+          run_dense_ends<T, BlockTiles, D>(
+              run, DenseWalk<BlockTiles>{share.spans, p.span_count, share.begin, share.end},
               space.q(), p.cap);
         }
         end_head(p, cut, run, {share.head, shared, static_cast<size_t>(p.warp_bytes), space.warps});
@@ -154,15 +151,11 @@ void launch_csr(const CsrDictionaries& csr, const DecodeCall& call, const Decode
   using Space = CsrSpace<D, kPairs, kQuads>;
   CsrParams p{};
   static_cast<DecodeParams&>(p) = make_params(call, scratch);
-  p.key_atoms = static_cast<const __half*>(csr.keys.rows);
-  p.value_atoms = static_cast<const __half*>(csr.values.rows);
-  p.common_keys = csr.keys.common;
-  p.common_values = csr.values.common;
-  p.key_count = csr.keys.count;
-  p.value_count = csr.values.count;
+  p.keys = csr.keys;
+  p.values = csr.values;
   p.chunks = csr.coding.value_chunks;
-  const size_t each = (Space::warp_bytes(p.chunks, p.value_count) + 15) / 16 * 16;
-  const size_t fixed = Space::fixed_bytes(p.key_count) + walk_bytes<0>(p.heads);
+  const size_t each = (Space::warp_bytes(p.chunks, p.values.count) + 15) / 16 * 16;
+  const size_t fixed = Space::fixed_bytes(p.keys.count) + walk_bytes<0>(p.heads);
   p.warp_bytes = static_cast<int>(each);
   int warps = kCsrMostWarps;  // halved until there is room: slices of the threads stay even
   while (warps > 4 && warps * each + fixed > device_info().shared_per_block) warps /= 2;
@@ -171,30 +164,22 @@ void launch_csr(const CsrDictionaries& csr, const DecodeCall& call, const Decode
               p, call, stream, "CSR attention");
 }
 
-template <class T, int D, int kPairs>
-void launch_for(const CsrDictionaries& csr, const DecodeCall& call, const DecodeScratch& scratch,
-                cudaStream_t stream) {
-  const bool four = call.shape.query_heads / call.shape.kv_heads <= 4;
-  four ? launch_csr<T, D, kPairs, 1>(csr, call, scratch, stream)
-       : launch_csr<T, D, kPairs, 2>(csr, call, scratch, stream);
-}
-
-template <class T, int D>
-void launch_as(const CsrDictionaries& csr, const DecodeCall& call, const DecodeScratch& scratch,
-               cudaStream_t stream) {
-  switch (csr.coding.pairs) {
-    case 4: return launch_for<T, D, 4>(csr, call, scratch, stream);
-    case 8: return launch_for<T, D, 8>(csr, call, scratch, stream);
-    default: return launch_for<T, D, 16>(csr, call, scratch, stream);
-  }
-}
-
 }  // namespace
 
 void decode_csr_by_tables(const CsrDictionaries& csr, const DecodeCall& call,
                           const DecodeScratch& scratch, cudaStream_t stream) {
-  with_rows_of(call.dtype, call.shape.head_dim,
-               [&]<class T, int D>() { launch_as<T, D>(csr, call, scratch, stream); });
+  const bool four = call.shape.query_heads / call.shape.kv_heads <= 4;
+  with_rows_of(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
+    const auto launch = [&]<int kPairs>() {
+      four ? launch_csr<T, D, kPairs, 1>(csr, call, scratch, stream)
+           : launch_csr<T, D, kPairs, 2>(csr, call, scratch, stream);
+    };
+    switch (csr.coding.pairs) {
+      case 4: return launch.template operator()<4>();
+      case 8: return launch.template operator()<8>();
+      default: return launch.template operator()<16>();
+    }
+  });
 }
 
 }  // namespace pith::cuda

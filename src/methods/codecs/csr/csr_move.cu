@@ -100,8 +100,7 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
   const int begin = blockIdx.y * kMassThreads;
   if (begin >= target.coded) return;
   const int head = blockIdx.x, pairs = p.coding.pairs, of_chunk = pairs / p.coding.key_chunks;
-  const size_t d = D / p.coding.key_chunks, dictionary = p.atoms.common ? 0 : head;
-  const __half* atoms = static_cast<const __half*>(p.atoms.rows) + dictionary * p.atoms.count * d;
+  const __half* atoms = atoms_of(p.atoms, head, D / p.coding.key_chunks);
   const size_t block_bytes = p.layout.block_bytes();
   const char* codes =
       static_cast<const char*>(target.codes) + head * target.block_stride * block_bytes;
@@ -117,8 +116,8 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
 #pragma unroll 4
       for (int j = 0; j < pairs; ++j) {
         const uint32_t word = word_of_pair(p.layout, block, row % kBlockRows, j);
-        const float c = __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
-        add_times(scores, products[j / of_chunk * p.atoms.count + (word & 0xffff) / 16], c);
+        add_times(scores, products[j / of_chunk * p.atoms.count + (word & 0xffff) / 16],
+                  coefficient_of(word));
       }
       const float own = sum_of_four(p.token, head, first, scores);
       const bool more = first > 0 || target.coded_from + row < target.known;

@@ -8,6 +8,15 @@
 
 namespace pith::cuda {
 
+__device__ inline float coefficient_of(uint32_t word) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
+}
+/// Where the atoms of KV head `head` begin, whose atoms have `d` numbers.
+__device__ inline const __half* atoms_of(const CsrAtoms& atoms, int head, int d) {
+  return static_cast<const __half*>(atoms.rows) +
+         static_cast<size_t>(atoms.common ? 0 : head) * atoms.count * d;
+}
+
 __device__ inline uint32_t word_of_packed(uint32_t code, uint32_t scale, int bits) {
   const float factor = __half2float(__ushort_as_half(static_cast<unsigned short>(scale)));
   const int steps = static_cast<int16_t>(code) >> bits;

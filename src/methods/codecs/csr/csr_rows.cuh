@@ -10,22 +10,13 @@ namespace pith::cuda {
 struct CsrSide {
   static constexpr int kPiece = 8;  // channels that a thread builds together
 
-  const __half* atoms = nullptr;  // [G or 1, N, d]
-  bool common = false;            ///< one dictionary for all heads
-  int count = 0, dim = 0, chunks = 1;
+  CsrAtoms atoms;
+  int dim = 0, chunks = 1;
   CsrLayout layout;
   const double* turns = nullptr;  // [D/2] or null
 
   static CsrSide of(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, int dim) {
-    CsrSide of;
-    of.atoms = static_cast<const __half*>(atoms.rows);
-    of.common = atoms.common;
-    of.count = atoms.count;
-    of.dim = dim;
-    of.chunks = coding.chunks(keys);
-    of.layout = coding.layout(keys);
-    if (keys) of.turns = coding.turns;
-    return of;
+    return {atoms, dim, coding.chunks(keys), coding.layout(keys), keys ? coding.turns : nullptr};
   }
 
   /// Channels first, ..., of a row of the block that begins at `block`; first is a multiple of 8,
@@ -38,7 +29,7 @@ struct CsrSide {
 #pragma unroll 4
     for (int k = 0; k < of_chunk; ++k) {
       const uint32_t word = word_of_pair(layout, block, row, first / d * of_chunk + k);
-      const float c = __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
+      const float c = coefficient_of(word);
       const uint4 piece = *reinterpret_cast<const uint4*>(
           of_head + static_cast<size_t>(word & 0xffff) / 16 * d + first % d);
       const auto* atom = reinterpret_cast<const __half*>(&piece);
@@ -50,8 +41,7 @@ struct CsrSide {
   /// are rotated to `position`.
   __device__ void build_halves(float (&a)[kPiece], float (&b)[kPiece], const void* block, int head,
                                int row, int first, int64_t position) const {
-    const __half* of_head =
-        atoms + (common ? 0 : static_cast<size_t>(head) * count * (dim / chunks));
+    const __half* of_head = atoms_of(atoms, head, dim / chunks);
     build(a, block, of_head, row, first);
     build(b, block, of_head, row, first + dim / 2);
     if (!turns) return;

@@ -8,16 +8,9 @@
 
 #include "attend/cuda/decode_kernel.cuh"
 #include "kernels/cuda/numbers.cuh"
-#include "methods/codecs/csr/csr_cuda.h"
+#include "methods/codecs/csr/csr_pairs.cuh"
 
 namespace pith::cuda {
-
-/// The interface of a codec for tile counting and the walk over dense rows.
-struct CsrTiles {
-  static constexpr bool kPresent = true;
-  static constexpr int kRows = 32;
-  static __device__ int warps() { return blockDim.x / kWarp; }
-};
 
 inline constexpr int kCsrMostWarps = 16, kCsrStages = 2;
 
@@ -56,9 +49,6 @@ struct CsrSpace {
   __device__ char* walk() const { return table() + kQuads * keys * 16; }
 };
 
-__device__ inline float coefficient_of(uint32_t word) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
-}
 __device__ inline const uint32_t* words_of(const uint4& x) {
   return reinterpret_cast<const uint32_t*>(&x);
 }
@@ -120,7 +110,6 @@ struct CsrRun {
 #pragma unroll
     for (int i = 0; i < kPairs / 4; ++i) {
       copy_async(to + i * 512 + lane * 16, from(span.keys) + i * 512);
-      if (span.role == DeviceRole::kDenominator) continue;
       copy_async(to + Space::kSide + i * 512 + lane * 16, from(span.values) + i * 512);
     }
   }
@@ -220,7 +209,7 @@ struct CsrRun {
   }
 
   __device__ void tile(const DeviceSpan& span, const char* block, int t) {
-    const int lane = threadIdx.x % kWarp, row = t * CsrTiles::kRows + lane;
+    const int lane = threadIdx.x % kWarp, row = t * BlockTiles::kRows + lane;
     float s[kQ];
     score(s, block);
     const bool inside = row < span.rows;
@@ -236,11 +225,11 @@ struct CsrRun {
 #pragma unroll
     for (int q = 0; q < kQ; ++q) {
       s[q] = exp2_fast(s[q] - top[q]);
-      if (span.role != DeviceRole::kNumerator) sum[q] += s[q];
+      sum[q] += s[q];
       space.piece()[q * kWarp + lane] = s[q];
     }
     __syncwarp();
-    if (span.role != DeviceRole::kDenominator) add_values(block + Space::kSide);
+    add_values(block + Space::kSide);
   }
 
   /// Tiles first, first + warps, ... below `end`.

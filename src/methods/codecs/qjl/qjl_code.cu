@@ -6,7 +6,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/mma.cuh"
-#include "methods/codecs/qjl/qjl_cuda.h"
+#include "methods/codecs/qjl/qjl_tiles.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -218,15 +218,9 @@ struct Coder {
 };
 
 struct CodeParams {
-  const void* x;
-  size_t head_stride, row_stride, block_stride;
+  CodeJob job;
+  QjlProjection s;
   int blocks, all_blocks;  // of a head, of all heads
-  const float* projection;
-  int m_out, outliers;
-  float unbias;
-  bool row_lists;
-  char* codes;
-  char* side;
 };
 
 template <class T, int D, int kSketch>
@@ -237,26 +231,25 @@ __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
   T* s_in = reinterpret_cast<T*>(shared);
   T* s_out = s_in + kSketch * C::kStride;
 #pragma unroll 8
-  for (int i = threadIdx.x; i < (kSketch + p.m_out) * D; i += blockDim.x) {
-    s_in[i / D * C::kStride + i % D] = static_cast<T>(p.projection[i]);
+  for (int i = threadIdx.x; i < (kSketch + p.s.m_out) * D; i += blockDim.x) {
+    s_in[i / D * C::kStride + i % D] = static_cast<T>(p.s.rows[i]);
   }
   __syncthreads();
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
   for (int b = blockIdx.x * kCoderWarps + warp; b < p.all_blocks; b += gridDim.x * kCoderWarps) {
     const int head = b / p.blocks, block = b % p.blocks;
-    const T* from = static_cast<const T*>(p.x) + head * p.head_stride +
-                    static_cast<size_t>(block) * 32 * p.row_stride;
+    const T* from = static_cast<const T*>(p.job.x) + head * p.job.head_stride +
+                    static_cast<size_t>(block) * 32 * D;
     Rows<D> rows;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int j = 0; j < D / 32; ++j) {
-        rows.x[i][j] =
-            *reinterpret_cast<const uint4*>(from + (r + 8 * i) * p.row_stride + 8 * c + 32 * j);
+        rows.x[i][j] = *reinterpret_cast<const uint4*>(from + (r + 8 * i) * D + 8 * c + 32 * j);
       }
     }
     int list[kQjlOutliers];
-    const uint32_t mine = find_outliers<T, D>(list, rows, p.outliers);
+    const uint32_t mine = find_outliers<T, D>(list, rows, p.s.outliers);
     int even = 0, odd = 0, apart = 0;
 #pragma unroll
     for (int k = 0; k < kQjlOutliers; ++k) {
@@ -264,13 +257,13 @@ __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
       if (k == 2 * c + 1) odd = list[k];
       if (k == r) apart = list[k];
     }
-    const uint32_t known = (2 * c < p.outliers ? 0xffffu : 0) |
-                           (2 * c + 1 < p.outliers ? 0xffff0000u : 0);  // of the pair of channels
+    const uint32_t known = (2 * c < p.s.outliers ? 0xffffu : 0) |
+                           (2 * c + 1 < p.s.outliers ? 0xffff0000u : 0);  // of the pair of channels
     uint32_t pairs[4];
     float norms[2][4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const auto* row = reinterpret_cast<const uint16_t*>(from + (r + 8 * i) * p.row_stride);
+      const auto* row = reinterpret_cast<const uint16_t*>(from + (r + 8 * i) * D);
       pairs[i] = (static_cast<uint32_t>(row[even]) | static_cast<uint32_t>(row[odd]) << 16) & known;
       const float2 out = unpack<T>(pairs[i]);
       norms[1][i] = out.x * out.x + out.y * out.y;
@@ -299,16 +292,17 @@ __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float n = sum_over_columns(norms[side_of][i]);
-        norms[side_of][i] = sqrtf(n) * p.unbias / static_cast<float>(side_of ? p.m_out : kSketch);
+        norms[side_of][i] =
+            sqrtf(n) * p.s.unbias / static_cast<float>(side_of ? p.s.m_out : kSketch);
       }
     }
-    const size_t place = head * p.block_stride + block;
-    char* codes = p.codes + place * C::kBytes;
+    const size_t place = head * p.job.block_stride + block;
+    char* codes = static_cast<char*>(p.job.codes) + place * C::kBytes;
     uint32_t words[C::kWords];
     float t_in[2][4] = {}, t_out[2][4] = {};
     C::inliers(words, t_in, rows, s_in, apart);
     C::store(codes, words);
-    C::outliers(t_out, pairs, even, odd, s_out, p.m_out);
+    C::outliers(t_out, pairs, even, odd, s_out, p.s.m_out);
     uint32_t packed[2], numbers[4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) packed[i] = pack<__half>(norms[0][2 * i], norms[0][2 * i + 1]);
@@ -324,9 +318,10 @@ __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
     }
     reinterpret_cast<uint4*>(codes + C::kWords * 128)[lane] =
         make_uint4(numbers[0], numbers[1], numbers[2], numbers[3]);
-    char* side = p.side + place * (p.row_lists ? kQjlListsSideBytes : kQjlSideBytes);
+    char* side = static_cast<char*>(p.job.side) +
+                 place * (p.s.row_lists ? kQjlListsSideBytes : kQjlSideBytes);
     if (c == 0) reinterpret_cast<uint2*>(side)[r] = make_uint2(packed[0], packed[1]);
-    if (p.row_lists) {
+    if (p.s.row_lists) {
       const uint32_t two = (even | odd << 8) * 0x10001u;
       reinterpret_cast<uint2*>(side + kQjlNormBytes)[lane] = make_uint2(two, two);
     } else if (lane == 1) {
@@ -340,59 +335,21 @@ __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
   }
 }
 
-template <class T, int D, int kSketch>
-void launch(const CodeParams& p, cudaStream_t stream) {
-  if (p.all_blocks == 0) return;
-  const size_t bytes = Coder<T, D, kSketch>::shared_bytes(p.m_out);
-  const int grid =
-      std::min(device_info().multiprocessors, (p.all_blocks + kCoderWarps - 1) / kCoderWarps);
-  launch_kernel(code_kernel<T, D, kSketch>, {grid, kCoderWarps * kWarp, bytes}, stream,
-                "QJL coding", p);
-}
-
-template <class T>
-void launch_as(const QjlProjection& projection, const CodeParams& p, cudaStream_t stream) {
-  const bool two = projection.m == 2 * projection.head_dim;
-  if (projection.head_dim == 64) {
-    two ? launch<T, 64, 128>(p, stream) : launch<T, 64, 256>(p, stream);
-  } else {
-    two ? launch<T, 128, 256>(p, stream) : launch<T, 128, 512>(p, stream);
-  }
-}
-
-void code(const QjlProjection& projection, const CodeBatch& batch, const CodeJob& job,
-          size_t row_stride, cudaStream_t stream) {
-  projection.check();
-  CodeParams p{};
-  p.x = job.x;
-  p.head_stride = job.head_stride;
-  p.row_stride = row_stride;
-  p.block_stride = job.block_stride;
-  p.blocks = batch.rows / 32;
-  p.all_blocks = p.blocks * batch.heads;
-  p.projection = projection.rows;
-  p.m_out = projection.m_out;
-  p.outliers = projection.outliers;
-  p.unbias = projection.unbias;
-  p.row_lists = projection.row_lists;
-  p.codes = static_cast<char*>(job.codes);
-  p.side = static_cast<char*>(job.side);
-  batch.dtype == DType::kBF16 ? launch_as<__nv_bfloat16>(projection, p, stream)
-                              : launch_as<__half>(projection, p, stream);
-}
-
 }  // namespace
 
-void code_qjl_keys(const QjlProjection& projection, const CodeRowsCall& call, cudaStream_t stream) {
-  call.check();
-  code(projection, {call.dtype, call.heads, call.rows, call.head_dim},
-       {call.x, call.head_stride, call.codes, call.side, static_cast<size_t>(call.rows) / 32},
-       call.row_stride, stream);
-}
-
-void code_qjl_job(const QjlProjection& projection, const CodeBatch& batch, const CodeJob& job,
-                  cudaStream_t stream) {
-  code(projection, batch, job, static_cast<size_t>(batch.head_dim), stream);
+void code_qjl_keys(const QjlProjection& projection, const CodeBatch& batch, const CodeJob& job,
+                   cudaStream_t stream) {
+  projection.check();
+  if (batch.rows == 0) return;
+  const int blocks = batch.rows / 32;
+  const CodeParams p{job, projection, blocks, blocks * batch.heads};
+  with_sketch(projection, batch.dtype, [&]<class T, int D, int kSketch>() {
+    const int grid =
+        std::min(device_info().multiprocessors, (p.all_blocks + kCoderWarps - 1) / kCoderWarps);
+    const size_t bytes = Coder<T, D, kSketch>::shared_bytes(p.s.m_out);
+    launch_kernel(code_kernel<T, D, kSketch>, {grid, kCoderWarps * kWarp, bytes}, stream,
+                  "QJL coding", p);
+  });
 }
 
 }  // namespace pith::cuda

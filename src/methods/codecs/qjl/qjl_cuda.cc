@@ -67,7 +67,7 @@ class QjlDeviceCodec final : public DeviceCodec {
   }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override {
-    for (const CodeJob& job : keys) code_qjl_job(projection_, batch, job, stream);
+    for (const CodeJob& job : keys) code_qjl_keys(projection_, batch, job, stream);
     values_->code(batch, {}, values, stream);
   }
   void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {

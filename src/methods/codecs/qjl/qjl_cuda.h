@@ -50,11 +50,9 @@ struct QjlProjection {
 /// Bytes of one block of 32 rows.
 GroupedBytes qjl_bytes(int m, int head_dim, bool row_lists = false);
 
-/// Codes keys; values go through code_grouped_values(kKivi2, ...).
-void code_qjl_keys(const QjlProjection& projection, const CodeRowsCall& call, cudaStream_t stream);
-/// The same into heads with room between them.
-void code_qjl_job(const QjlProjection& projection, const CodeBatch& batch, const CodeJob& job,
-                  cudaStream_t stream);
+/// Codes keys; values go through code_grouped(kKivi2, ...).
+void code_qjl_keys(const QjlProjection& projection, const CodeBatch& batch, const CodeJob& job,
+                   cudaStream_t stream);
 /// Coded keys as dense rows: the linear estimate, inliers and outliers each in their channels.
 void unpack_qjl_keys(const QjlProjection& projection, const UnpackRowsCall& call,
                      cudaStream_t stream);
@@ -68,9 +66,5 @@ void add_qjl_mass(const QjlProjection& projection, const TokenMass& call, const 
 /// Decode attention over dense spans and spans of QJL keys with 2-bit values.
 void decode_qjl(const QjlProjection& projection, const DecodeCall& call,
                 const DecodeScratch& scratch, cudaStream_t stream);
-/// Its part for keys that name their channels: `bits` a channel in the sketch, 2 or 4; the call's
-/// table is the projection.
-void decode_qjl_row_lists(int bits, const DecodeCall& call, const DecodeScratch& scratch,
-                          cudaStream_t stream);
 
 }  // namespace pith::cuda

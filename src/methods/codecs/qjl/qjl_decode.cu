@@ -5,10 +5,10 @@ namespace pith::cuda {
 namespace {
 
 /// kBits: of a sketch, a channel.
-template <int kBits>
+template <int kBits, bool kRowLists>
 struct Codec {
   template <int D>
-  using Of = GroupedTiles<QjlKeys<D, kBits * D>, TokenValues<D, 2, true>>;
+  using Of = GroupedTiles<QjlKeys<D, kBits * D, kRowLists>, TokenValues<D, 2, true>>;
 };
 
 }  // namespace
@@ -16,14 +16,15 @@ struct Codec {
 void decode_qjl(const QjlProjection& projection, const DecodeCall& call,
                 const DecodeScratch& scratch, cudaStream_t stream) {
   projection.check();
-  DecodeCall sketched = call;
-  sketched.table = projection.half_rows;
+  DecodeCall own = call;
+  own.table = projection.half_rows;
   const bool two = projection.m == 2 * projection.head_dim;
   if (projection.row_lists) {
-    decode_qjl_row_lists(two ? 2 : 4, sketched, scratch, stream);
+    two ? launch_decode<Codec<2, true>>(own, scratch, stream)
+        : launch_decode<Codec<4, true>>(own, scratch, stream);
   } else {
-    two ? launch_decode<Codec<2>>(sketched, scratch, stream)
-        : launch_decode<Codec<4>>(sketched, scratch, stream);
+    two ? launch_decode<Codec<2, false>>(own, scratch, stream)
+        : launch_decode<Codec<4, false>>(own, scratch, stream);
   }
 }
 

@@ -32,8 +32,7 @@ class QjlLevels final : public LevelCodec {
     if (!in_fragments()) return LevelCodec::attend(call, scratch, stream);
     DecodeCall own = call;
     own.table = flips_.data();
-    return format_.keys.bits == 2 ? decode_qjl_levels2(own, scratch, stream)
-                                  : decode_qjl_levels3(own, scratch, stream);
+    decode_qjl_levels(format_.keys.bits, own, scratch, stream);
   }
 
  private:

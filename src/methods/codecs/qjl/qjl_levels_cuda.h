@@ -15,7 +15,7 @@ std::shared_ptr<const DeviceCodec> make_qjl_levels(const QjlOptions& options);
 /// Decode attention over dense spans and coded ones of 2 or 3 bits, whose codes lie in fragments
 /// (level_format.h) and whose keys may be centred. The call's table is LevelSide::flips of the
 /// keys, on the device.
-void decode_qjl_levels2(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
-void decode_qjl_levels3(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
+void decode_qjl_levels(int bits, const DecodeCall& call, const DecodeScratch& scratch,
+                       cudaStream_t stream);
 
 }  // namespace pith::cuda

@@ -11,12 +11,22 @@
 
 #include "attend/cuda/dense_tile.cuh"
 #include "attend/cuda/grouped_tiles.cuh"
+#include "kernels/cuda/numbers.cuh"
 #include "methods/codecs/qjl/qjl_cuda.h"
 
 namespace pith::cuda {
 
 inline constexpr int kPlanes = 10;  // bits of a sketch's numbers, the last for the sign
 inline constexpr float kPlaneTop = (1 << (kPlanes - 1)) - 1;
+
+/// f.operator()<T, D, m>() for rows of `dtype`.
+template <class F>
+void with_sketch(const QjlProjection& projection, DType dtype, const F& f) {
+  with_rows_of(dtype, projection.head_dim, [&]<class T, int D>() {
+    projection.m == 2 * D ? f.template operator()<T, D, 2 * D>()
+                          : f.template operator()<T, D, 4 * D>();
+  });
+}
 
 template <int D, int kSketch, bool kRowLists = false>
 struct QjlKeys {

@@ -100,36 +100,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-template <class T, int D, int kSketch>
-void launch(const QjlProjection& projection, const UnpackRowsCall& call, cudaStream_t stream) {
-  constexpr size_t kBytes = D * (kSketch + 8) * 2 + kThreads * 4;
-  const int blocks = (call.heads * call.blocks + kWarps - 1) / kWarps;
-  launch_kernel(unpack_kernel<T, D, kSketch>,
-                {std::min(blocks, device_info().multiprocessors), kThreads, kBytes}, stream,
-                "unpacking of QJL keys", call, static_cast<const __half*>(projection.half_rows),
-                projection.row_lists);
-}
-
-template <class T>
-void launch_as(const QjlProjection& projection, const UnpackRowsCall& call, cudaStream_t stream) {
-  const bool two = projection.m == 2 * projection.head_dim;
-  if (projection.head_dim == 64) {
-    two ? launch<T, 64, 128>(projection, call, stream)
-        : launch<T, 64, 256>(projection, call, stream);
-  } else {
-    two ? launch<T, 128, 256>(projection, call, stream)
-        : launch<T, 128, 512>(projection, call, stream);
-  }
-}
-
 }  // namespace
 
 void unpack_qjl_keys(const QjlProjection& projection, const UnpackRowsCall& call,
                      cudaStream_t stream) {
   projection.check();
   if (call.blocks == 0) return;
-  call.dtype == DType::kBF16 ? launch_as<__nv_bfloat16>(projection, call, stream)
-                             : launch_as<__half>(projection, call, stream);
+  with_sketch(projection, call.dtype, [&]<class T, int D, int kSketch>() {
+    constexpr size_t kBytes = D * (kSketch + 8) * 2 + kThreads * 4;
+    const int blocks = (call.heads * call.blocks + kWarps - 1) / kWarps;
+    launch_kernel(unpack_kernel<T, D, kSketch>,
+                  {std::min(blocks, device_info().multiprocessors), kThreads, kBytes}, stream,
+                  "unpacking of QJL keys", call, static_cast<const __half*>(projection.half_rows),
+                  projection.row_lists);
+  });
 }
 
 }  // namespace pith::cuda
