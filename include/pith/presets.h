@@ -80,8 +80,8 @@ class Presets {
   /// A policy fits if estimate_ledger for this model never exceeds the budget. Divergences are
   /// those measured at the length nearest to the context, by ratio.
   /// `options.policy` is ignored.
-  /// Throws kInvalidArgument for a malformed budget, one below the smallest policy, and facts that
-  /// were not measured.
+  /// Throws kInvalidArgument for a malformed budget and one below the smallest policy, kUnsupported
+  /// for facts that were not measured.
   PresetChoice choose(const ModelConfig& config, const StandaloneOptions& options,
                       const std::string& budget, PresetGoal goal = PresetGoal::kBoth) const;
   /// All policies that fit, by rising divergence. Throws as choose() does.

@@ -260,7 +260,7 @@ PresetChoice Presets::choose(const ModelConfig& config, const StandaloneOptions&
   Fitting found = fit(config, options, budget);
   PresetChoice choice = std::move(found.choice);
   if (goal == PresetGoal::kFacts && choice.best_facts < 0)
-    throw Error(ErrorCode::kInvalidArgument,
+    throw Error(ErrorCode::kUnsupported,
                 fmt::format("auto: no policy of {} that fits was measured on facts; choose for "
                             "text, or make a table with tasks",
                             name_));

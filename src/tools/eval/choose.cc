@@ -108,18 +108,15 @@ PresetChoice choose_policy(const ChooseOptions& o) {
   try {
     return known.choose(config, o.session, o.budget, o.goal);
   } catch (const Error& e) {
-    if (e.code() != ErrorCode::kInvalidArgument) throw;
-    // Nothing that was measured is as small; maybe something else is. Or the least of all is told.
-    try {
-      return for_any(config, fingerprint, o);
-    } catch (const Error& of_any) {
-      if (of_any.code() != ErrorCode::kInvalidArgument ||
-          least_bytes(Presets::built_in(), config, o.session) <
-              least_bytes(known, config, o.session))
-        throw;
-    }
-    throw;
+    // Where nothing that was measured on this model is as small, something else may be.
+    const auto others_are_smaller = [&] {
+      return least_bytes(Presets::built_in(), config, o.session) <
+             least_bytes(known, config, o.session);
+    };
+    const bool no_facts = e.code() == ErrorCode::kUnsupported;
+    if (!no_facts && (e.code() != ErrorCode::kInvalidArgument || !others_are_smaller())) throw;
   }
+  return for_any(config, fingerprint, o);
 }
 
 }  // namespace pith
