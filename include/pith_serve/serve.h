@@ -74,7 +74,8 @@ class Server {
   uint16_t port() const;
   /// "http://127.0.0.1:8080"
   std::string url() const;
-  /// The memory budget, and how many full-context conversations fit under the first policy.
+  /// The memory budget, and how many full-context conversations fit under the first policy: found
+  /// when first asked, so ask before requests come.
   size_t memory() const;
   size_t conversations() const;
   /// Refuses new requests and waits for running answers, at most `seconds`. Returns false if some

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <thread>
 
 #include "http/http.h"
@@ -68,9 +69,6 @@ struct Server::State {
   State(const std::shared_ptr<Engine>& e, std::shared_ptr<const ChatTemplate> chat,
         const ServeOptions& o)
       : engine(e), options(o), memory(memory_of(o)), service(e, std::move(chat), o, memory) {
-    SessionOptions whole = service.preparer().presets()[0].session;
-    whole.context = service.preparer().context();
-    conversations = conversations_in(memory, e, whole);
     http::Options wire;
     wire.address = o.address;
     wire.port = o.port;
@@ -92,6 +90,7 @@ struct Server::State {
   const ServeOptions options;
   const size_t memory;
   serve::Service service;
+  std::once_flag asked;  // for the next
   size_t conversations = 0;
   std::unique_ptr<http::Server> http;  // last: its thread calls the service
 };
@@ -114,7 +113,15 @@ std::string Server::url() const {
 
 size_t Server::memory() const { return state_->memory; }
 
-size_t Server::conversations() const { return state_->conversations; }
+size_t Server::conversations() const {
+  State& s = *state_;
+  std::call_once(s.asked, [&s] {
+    SessionOptions whole = s.service.preparer().presets()[0].session;
+    whole.context = s.service.preparer().context();
+    s.conversations = conversations_in(s.memory, s.engine, whole);
+  });
+  return s.conversations;
+}
 
 Server::Parked Server::park() { return state_->service.scheduler().park(); }
 
