@@ -75,7 +75,7 @@ Admission::Next Admission::make_room(Waiting& waiting) {
   // Each tries the disk once, however it went for others.
   if (!std::exchange(waiting.tried, true)) parts_.idle.try_disk_again();
   const bool runs = !parts_.batch.empty();
-  const Room room = parts_.memory.make_room(waiting.rooms, *waiting.task, runs);
+  const Room room = parts_.memory.make_room(waiting.rooms, *waiting.task, runs, waiting.lack);
   if (room == Room::kSoon || (room == Room::kThere && fetch(waiting))) return Next::kWaitsForDisk;
   if (room == Room::kThere) return begin(waiting);
   if (parts_.continuations.fetching() > 0) return Next::kWaitsForDisk;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,7 @@ class Admission {
     enum class Fetch : uint8_t { kNot, kReading, kRead, kFailed } fetch = Fetch::kNot;
     std::shared_ptr<Session> fetched = {};
     std::string fetch_failure = {};
+    std::optional<MemoryBudget::Lack> lack = {};
     bool tried = false;   // to make room
     bool looked = false;  // for its conversation at servers that leave
     int tries = 0;        // to begin

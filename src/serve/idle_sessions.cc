@@ -39,6 +39,7 @@ IdleSession* IdleSessions::find(const std::string& id, const std::string& tenant
 }
 
 void IdleSessions::hold(IdleSession session, bool leaving) {
+  ++changes_;
   session.used = std::time(nullptr);
   session.since = jobs_;
   if (const IdleSession* old = find(session.id, session.tenant)) {
@@ -62,6 +63,7 @@ void IdleSessions::drop_empty() {
 }
 
 void IdleSessions::forget(const std::string& id, const std::string& tenant) {
+  ++changes_;
   if (files_) files_->remove({id, tenant, "", 0});
   std::erase_if(list_, [&](const IdleSession& i) { return i.id == id && i.tenant == tenant; });
 }
@@ -111,6 +113,7 @@ size_t IdleSessions::leave_memory(IdleSession& idle) {
 
 void IdleSessions::written(const ConversationName& name, uint64_t job, const ConversationFile& file,
                            const std::string& failure) {
+  ++changes_;
   IdleSession* idle = find(name.id, name.tenant);
   if (idle == nullptr || job <= idle->since) {  // it was forgotten meanwhile
     if (failure.empty()) files_->remove(name);
@@ -151,6 +154,7 @@ IdleSessions::Freed IdleSessions::free(IdleSession& idle) {
 }
 
 void IdleSessions::adopt(const ConversationName& name, const ConversationFile& file) {
+  ++changes_;
   std::erase_if(list_,
                 [&](const IdleSession& i) { return i.id == name.id && i.tenant == name.tenant; });
   IdleSession idle{name.id, name.tenant, name.policy, nullptr, std::time(nullptr), file};
@@ -161,6 +165,7 @@ void IdleSessions::adopt(const ConversationName& name, const ConversationFile& f
 }
 
 void IdleSessions::was_read(const ConversationName& name, bool good, bool usable) {
+  ++changes_;
   ++(good ? disk_.reads : disk_.failures);
   IdleSession* idle = find(name.id, name.tenant);
   if (usable || idle == nullptr) return;

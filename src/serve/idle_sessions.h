@@ -67,6 +67,8 @@ class IdleSessions {
   /// Of the last write; "": it is well, or nobody has tried since.
   const std::string& disk_failure() const { return disk_failure_; }
   void try_disk_again() { disk_failure_.clear(); }
+  /// Counts whatever may free memory or let a conversation leave it.
+  uint64_t changes() const { return changes_; }
   void report(Gauges& gauges) const;
 
  private:
@@ -87,6 +89,7 @@ class IdleSessions {
   SessionSpill& spill_;
   std::list<IdleSession> list_;  // least recently used first
   uint64_t jobs_ = 0;            // of writing, so far
+  uint64_t changes_ = 0;
   std::string disk_failure_;
   Gauges::Disk disk_;
 };

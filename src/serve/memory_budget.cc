@@ -24,10 +24,13 @@ MemoryBudget::MemoryBudget(std::shared_ptr<Engine> engine, size_t limit, PrefixT
       idle_(idle),
       continuations_(continuations) {}
 
-// Memory reserved for running sessions counts as taken.
-size_t MemoryBudget::lacking(size_t bytes) const {
+size_t MemoryBudget::held() const {
   const Runtime& runtime = *engine_->runtime();
-  const size_t total = runtime.bytes_in_use() + runtime.bytes_reserved() + bytes;
+  return runtime.bytes_in_use() + runtime.bytes_reserved();
+}
+
+size_t MemoryBudget::lacking(size_t bytes) const {
+  const size_t total = held() + bytes;
   return total > limit_ ? total - limit_ : 0;
 }
 
@@ -62,9 +65,20 @@ bool MemoryBudget::comes_again(const Work& work, bool others) {
   return tree_.shrink(step_bytes_) > 0 || others;
 }
 
+MemoryBudget::Room MemoryBudget::make_room(std::vector<Session>& rooms, const Task& task, bool runs,
+                                           std::optional<Lack>& last) {
+  if (last && last->runs == runs && last->changes == idle_.changes() && held() >= last->held)
+    return last->room;
+  last.reset();
+  ++tries_;
+  const Room room = try_room(rooms, task, runs);
+  if (room != Room::kThere) last = {room, held(), idle_.changes(), runs};
+  return room;
+}
+
 // Rooms are tried: scratch that others hold is not asked for twice.
-MemoryBudget::Room MemoryBudget::make_room(std::vector<Session>& rooms, const Task& task,
-                                           bool runs) {
+MemoryBudget::Room MemoryBudget::try_room(std::vector<Session>& rooms, const Task& task,
+                                          bool runs) {
   for (;;) {
     size_t lack = step_bytes_;
     if (set_aside(rooms, task)) {
@@ -84,8 +98,11 @@ MemoryBudget::Room MemoryBudget::make_room(std::vector<Session>& rooms, const Ta
 }
 
 Refusal MemoryBudget::no_room() const {
-  if (idle_.disk_failure().empty())
-    return {503, "out_of_memory", "memory that is not the server's to free is in the way"};
+  if (idle_.disk_failure().empty()) {
+    Refusal refusal(503, "out_of_memory", "memory that is not the server's to free is in the way");
+    refusal.retry_after = 1;
+    return refusal;
+  }
   return {507, "disk_full",
           fmt::format("memory is full of idle conversations, and none can be written to a file: {}",
                       idle_.disk_failure())};
