@@ -28,8 +28,9 @@ struct Call {
   // Chat. JSON lists for the template, whose turns begin with a user's or a tool's message.
   std::vector<std::string> messages;  ///< each one JSON object; contents are strings
   std::vector<bool> opens_turn;       ///< of each message: a user's
-  std::string tools, variables;       ///< JSON; "" = none
-  std::string answer_begins;          ///< a last message of the assistant's, to go on with
+  size_t user_bytes = 0;  ///< of users' words, without space around a message: templates trim it
+  std::string tools, variables;  ///< JSON; "" = none
+  std::string answer_begins;     ///< a last message of the assistant's, to go on with
   // Text.
   std::vector<TextPrompt> prompts;
   bool echo = false;

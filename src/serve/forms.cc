@@ -13,21 +13,35 @@ namespace {
 constexpr size_t kMostKnown = 32;
 constexpr size_t kMostRemembered = size_t{64} << 20;  // bytes of all that are known
 
-std::string shown(const ChatTemplate& chat, const std::string& tools) {
+std::string shown(const ChatTemplate& chat, const std::string& messages,
+                  const std::string& tools = "") {
   ChatRequest request;
-  request.messages = R"([{"role":"user","content":"a"}])";
+  request.messages = messages;
   request.tools = tools;
   std::string out;
   for (const ChatRun& run : chat.render(request)) out += run.text;
   return out;
 }
 
+bool shows_users(const ChatTemplate& chat) {
+  try {
+    const std::string all = shown(chat, R"([{"role":"user","content":"pith-first"},)"
+                                        R"({"role":"assistant","content":"pith-answer"},)"
+                                        R"({"role":"user","content":"pith-second"}])");
+    return all.find("pith-first") != all.npos && all.find("pith-second") != all.npos;
+  } catch (const Error&) {  // a conversation that it refuses shows nothing
+    return false;
+  }
+}
+
 bool shows_tools(const ChatTemplate& chat) {
+  constexpr const char* kAsked = R"([{"role":"user","content":"a"}])";
   try {
     const std::string with =
-        shown(chat, R"([{"type":"function","function":{"name":"f","description":"d",)"
-                    R"("parameters":{"type":"object","properties":{}}}}])");
-    return with != shown(chat, "") && with.find(kCallOpens) != std::string::npos;
+        shown(chat, kAsked,
+              R"([{"type":"function","function":{"name":"f","description":"d",)"
+              R"("parameters":{"type":"object","properties":{}}}}])");
+    return with != shown(chat, kAsked) && with.find(kCallOpens) != std::string::npos;
   } catch (const Error&) {  // ours is shown instead
     return false;
   }
@@ -61,7 +75,9 @@ std::string explained(const std::string& tools) {
 }  // namespace
 
 Forms::Forms(const Tokenizer& tokenizer, const ChatTemplate* chat)
-    : tokenizer_(tokenizer), template_has_tools_(chat != nullptr && shows_tools(*chat)) {}
+    : tokenizer_(tokenizer),
+      template_has_tools_(chat != nullptr && shows_tools(*chat)),
+      template_shows_users_(chat != nullptr && shows_users(*chat)) {}
 
 std::shared_ptr<const AnswerForm> Forms::make(const Call& call) const {
   if (!vocabulary_) vocabulary_ = std::make_shared<const FormVocabulary>(tokenizer_);

@@ -27,6 +27,8 @@ class Forms {
   std::shared_ptr<const AnswerForm> of(const Call& call) const;
   /// The template shows tools, and has the model call them by our words.
   bool template_has_tools() const { return template_has_tools_; }
+  /// The template shows what users say in every turn. Some read the last message alone.
+  bool template_shows_users() const { return template_shows_users_; }
 
  private:
   using Known = std::pair<std::string, std::shared_ptr<const AnswerForm>>;
@@ -36,7 +38,7 @@ class Forms {
   void forget() const;
 
   const Tokenizer& tokenizer_;
-  bool template_has_tools_ = false;
+  bool template_has_tools_ = false, template_shows_users_ = false;
   mutable std::mutex lock_;  // of the next
   mutable std::shared_ptr<const FormVocabulary> vocabulary_;
   mutable std::list<Known> known_;  // the last asked for first

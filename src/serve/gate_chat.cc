@@ -79,6 +79,13 @@ Json checked_message(const Json& given, const std::string& path) {
   return out;
 }
 
+/// Bytes of a text without the space around it.
+size_t trimmed_bytes(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n\v\f";
+  const size_t begin = text.find_first_not_of(kSpace);
+  return begin == text.npos ? 0 : text.find_last_not_of(kSpace) + 1 - begin;
+}
+
 void read_messages(Fields& f, Call& call) {
   const Json* list = f.get("messages");
   if (list == nullptr || !list->is_array() || list->empty())
@@ -95,6 +102,8 @@ void read_messages(Fields& f, Call& call) {
       break;
     }
     call.opens_turn.push_back(role == "user");
+    if (role == "user")
+      call.user_bytes += trimmed_bytes(message["content"].get_ref<const std::string&>());
     call.messages.push_back(dump_wide(message));
     last = role;
   }

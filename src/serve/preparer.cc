@@ -30,6 +30,17 @@ std::string key_of(const SessionOptions& o) {
                      to_string(o.protect));
 }
 
+/// A prompt that is too long for the context is refused by its field.
+template <class F>
+auto within_context(const char* field, const F& f) {
+  try {
+    return f();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kContextFull) throw;
+    throw Refusal(400, "context_length_exceeded", error.what(), field);
+  }
+}
+
 }  // namespace
 
 Preparer::Preparer(std::shared_ptr<Engine> engine, std::shared_ptr<const ChatTemplate> chat,
@@ -110,6 +121,8 @@ std::string Preparer::rendered(const Call& given) const {
 }
 
 Preparer::ChatTokens Preparer::chat_tokens(const Call& given) const {
+  const size_t shown = forms_.template_shows_users() ? given.user_bytes : 0;
+  require_may_fit(tokenizer(), shown + given.answer_begins.size(), context_);
   Call room;
   const Call& call = for_template(given, room);
   ChatTokens out;
@@ -219,7 +232,7 @@ std::vector<std::shared_ptr<Task>> Preparer::tasks(const Call& call, const std::
   std::vector<std::shared_ptr<Task>> out;
   if (call.form == Form::kChat) {
     auto task = common(call, who);
-    ChatTokens tokens = chat_tokens(call);
+    ChatTokens tokens = within_context("messages", [&] { return chat_tokens(call); });
     task->prompt = std::move(tokens.ids);
     task->fork_points = std::move(tokens.fork_points);
     fit(*task, call);
@@ -234,11 +247,9 @@ std::vector<std::shared_ptr<Task>> Preparer::tasks(const Call& call, const std::
     auto task = common(call, who);
     task->prompt = prompt.ids;
     if (!prompt.tokenised) {
-      try {
+      within_context("prompt", [&] {
         require_may_fit(tokenizer(), prompt.text.size() + prompt.suffix.size(), context_);
-      } catch (const Error& error) {
-        throw Refusal(400, "context_length_exceeded", error.what(), "prompt");
-      }
+      });
       task->prompt = prompt.suffix.empty() ? tokenizer().encode(prompt.text) : between(prompt);
       if (tokenizer().add_bos()) task->prompt.insert(task->prompt.begin(), tokenizer().bos());
     }
