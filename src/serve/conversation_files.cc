@@ -12,6 +12,7 @@
 #include "pith/error.h"
 #include "pith/saved.h"
 #include "serve/json_gate.h"
+#include "session/session_file.h"
 
 namespace pith::serve {
 namespace {
@@ -183,6 +184,10 @@ ConversationFile ConversationFiles::write(const Session& session,
 
 Session ConversationFiles::read(Session empty, const ConversationName& name) const {
   return Session::restore(std::move(empty), path(name));
+}
+
+void ConversationFiles::copy(const ConversationName& name, const fs::path& to, bool replace) const {
+  SessionFile(path(name)).copy_to(to, {.replace = replace});
 }
 
 void ConversationFiles::remove(const ConversationName& name) const {

@@ -64,6 +64,8 @@ class ConversationFiles {
   ConversationFile write(const Session& session, const ConversationName& name) const;
   /// Into a session that has seen nothing. Throws as Session::restore does.
   Session read(Session empty, const ConversationName& name) const;
+  /// Its session to a file of another's. Throws kNotFound, kCorrupt and kIo.
+  void copy(const ConversationName& name, const std::filesystem::path& to, bool replace) const;
   void remove(const ConversationName& name) const;
   /// Puts a file that cannot be read aside, where nothing overwrites it.
   void set_aside(const ConversationName& name) const;

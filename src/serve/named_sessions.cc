@@ -70,21 +70,47 @@ void NamedSessions::add(IdleSession session) {
   });
 }
 
-IdleSession NamedSessions::copy(const std::string& id, const std::string& who) {
-  const std::string tenant = preparer_.prompt_tenant(who, "");
+template <class Read>
+Session NamedSessions::with_room(const SessionOptions& options, size_t tokens, const Read& read) {
+  try {
+    return read(Session(engine_, options));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+  }
+  Task task;
+  task.session = options;
+  task.prompt.resize(tokens);
+  Session session = read(scheduler_.room(task));
+  session.reserve(0);  // what its next request takes is that one's to ask for
+  return session;
+}
+
+IdleSession NamedSessions::look(const std::string& id, const std::string& tenant) {
   IdleSession out;
   scheduler_.call([&] {
     refuse_busy(id, tenant);
     const IdleSession* idle = scheduler_.idle().find(id, tenant);
     if (idle == nullptr) throw no_session(id);
     out = {id, tenant, idle->policy, nullptr, idle->used};
-    if (idle->session) out.session = std::make_shared<const Session>(idle->session->fork());
+    if (idle->session)
+      out.session = std::make_shared<const Session>(idle->session->fork());
+    else
+      out.file = idle->file;
   });
+  return out;
+}
+
+IdleSession NamedSessions::copy(const std::string& id, const std::string& who) {
+  const std::string tenant = preparer_.prompt_tenant(who, "");
+  IdleSession out = look(id, tenant);
   if (out.session) return out;
+  const ConversationName name{id, tenant, out.policy, out.used};
   for (const Preset& preset : preparer_.presets())
     if (preset.key == out.policy)
       out.session = std::make_shared<const Session>(
-          files_->read({engine_, preset.session}, {id, tenant, out.policy, out.used}));
+          with_room(preset.session, out.tokens(),
+                    [&](Session empty) { return files_->read(std::move(empty), name); }));
+  out.file.reset();
   if (!out.session)
     throw Refusal(
         409, "session_on_disk",
@@ -116,10 +142,14 @@ Json NamedSessions::save(const std::string& id, const std::string& who, const st
                               "\"replace\": true",
                               name),
                   "name");
-  const std::shared_ptr<const Session> copy = this->copy(id, who).session;
+  const IdleSession idle = look(id, preparer_.prompt_tenant(who, ""));
   const auto start = Clock::now();  // answers go on meanwhile
   try {
-    copy->save(path, {.replace = replace});
+    // A file is copied: there may be no memory for what is in it.
+    if (idle.session)
+      idle.session->save(path, {.replace = replace});
+    else
+      files_->copy({id, idle.tenant, idle.policy, idle.used}, path, replace);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kIo) throw;
     throw Refusal(507, "disk_full", error.what());
@@ -128,7 +158,7 @@ Json NamedSessions::save(const std::string& id, const std::string& who, const st
   metrics_.saved(ms / 1000);
   return {{"id", id},
           {"filename", name},
-          {"n_saved", copy->tokens()},
+          {"n_saved", idle.tokens()},
           {"n_written", std::filesystem::file_size(path)},
           {"timings", {{"save_ms", ms}}}};
 }
@@ -139,7 +169,10 @@ Json NamedSessions::restore(const std::string& id, const std::string& who, const
   const auto start = Clock::now();
   const Preset& preset = preparer_.preset(model);
   const std::string tenant = preparer_.prompt_tenant(who, "");
-  auto session = std::make_shared<Session>(Session::restore(engine_, path, preset.session));
+  const size_t read = read_saved(path).tokens.size();
+  auto session = std::make_shared<Session>(with_room(preset.session, read, [&](Session empty) {
+    return Session::restore(std::move(empty), path);
+  }));
   const size_t tokens = session->tokens();
   add({id, tenant, preset.key, session});
   return {{"id", id},

@@ -35,6 +35,11 @@ class NamedSessions {
  private:
   /// Throws Refusal (409) while a request has the session.
   void refuse_busy(const std::string& id, const std::string& tenant);
+  /// Has `read` fill an empty session. Where memory lacks for it, others leave memory first.
+  template <class Read>
+  Session with_room(const SessionOptions& options, size_t tokens, const Read& read);
+  /// As it lies there: a copy in memory, or the tokens of its file. Throws Refusal (404, 409).
+  IdleSession look(const std::string& id, const std::string& tenant);
 
   const std::shared_ptr<Engine> engine_;
   const ServeOptions& options_;

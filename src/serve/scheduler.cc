@@ -99,6 +99,22 @@ Gauges Scheduler::gauges() {
   return out;
 }
 
+Session Scheduler::room(const Task& task) {
+  using Room = MemoryBudget::Room;
+  std::vector<Session> rooms;
+  std::optional<MemoryBudget::Lack> last;
+  call([&] { idle_.try_disk_again(); });
+  for (Room room = Room::kSoon; room == Room::kSoon;) {
+    call([&] {
+      room = memory_.make_room(rooms, task, !batch_.empty(), last);
+      if (room == Room::kNone) throw memory_.no_room();
+    });
+    if (room == Room::kSoon) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  // Without one it is refused for other reasons than memory.
+  return rooms.empty() ? Session(engine_, task.session) : std::move(rooms.front());
+}
+
 Server::Parked Scheduler::park() {
   Server::Parked out;
   if (!options_.files) return out;

@@ -55,6 +55,9 @@ class Scheduler {
   bool has_request(const std::string& conversation, const std::string& tenant) {
     return requests_.has(conversation, tenant);
   }
+  /// An empty session with room for a task's one answer; what may leave memory for it does. Throws
+  /// Refusal (503, 507), and as Session's constructor does.
+  Session room(const Task& task);
   /// Writes idle conversations to their files. How many are there, and how many are in memory
   /// alone, with the reason.
   Server::Parked park();

@@ -135,6 +135,25 @@ Json parse_header(const char* text, size_t length) {
   return Json::parse(text, text + length, shallow);
 }
 
+/// Padded as a file has it.
+std::string header_text(const Json& json) {
+  std::string header = json.dump();
+  header.append(padded(header.size()) - header.size(), ' ');
+  return header;
+}
+
+Head head_of(const std::string& header, size_t data_length, const Digest& data) {
+  Head head{{},
+            kVersion,
+            0,
+            sizeof(Head) + header.size() + data_length,
+            header.size(),
+            digest_of(bytes_of(header)),
+            data};
+  std::memcpy(head.magic, kMagic, sizeof(kMagic));
+  return head;
+}
+
 }  // namespace
 
 void write_session_file(const std::filesystem::path& path, const SessionContents& contents,
@@ -166,16 +185,13 @@ void write_session(const std::function<void(Bytes)>& out, const SessionContents&
       },
       [&](size_t i, Bytes more) { digests[i].add(more); });
   for (size_t i = 0; i < sections.size(); ++i) sections[i].digest = digests[i].digest();
-  std::string header = header_of(contents, sections).dump();
-  header.append(padded(header.size()) - header.size(), ' ');
+  const std::string header = header_text(header_of(contents, sections));
   if (header.size() > kMostHeader)
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("a session with a header of {} bytes; at most {} can be saved: give it "
                             "a shorter note",
                             header.size(), kMostHeader));
-  Head head{{}, kVersion, 0, 0, header.size(), digest_of(bytes_of(header)), data.digest()};
-  std::memcpy(head.magic, kMagic, sizeof(kMagic));
-  head.length = sizeof(Head) + header.size() + length;
+  const Head head = head_of(header, length, data.digest());
   out(bytes_of(&head, sizeof(head)));
   out(bytes_of(header));
   for_data(contents, image, out, [](size_t, Bytes) {});
@@ -293,6 +309,21 @@ void SessionFile::read() {
 void SessionFile::verify() const {
   for (const Section& s : sections()) check_section(s, bytes_.subspan(s.offset, s.length));
   check_data(digest_of(bytes_.subspan(data_)));
+}
+
+void SessionFile::copy_to(const std::filesystem::path& path,
+                          const SessionFileOptions& options) const {
+  verify();
+  const Bytes old = bytes_.subspan(kHead, header_length()), data = bytes_.subspan(data_);
+  Json json = parse_header(reinterpret_cast<const char*>(old.data()), old.size());
+  json.erase("note");
+  const std::string header = header_text(json);
+  const Head head = head_of(header, data.size(), digest_of(data));
+  OutputFile file(path, {.replaces = options.replace, .is_private = true, .durable = true});
+  file.write(&head, sizeof(head));
+  file.write(header.data(), header.size());
+  file.write(data.data(), data.size());
+  file.commit();
 }
 
 void SessionFile::load(const std::string& name,

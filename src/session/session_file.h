@@ -114,6 +114,9 @@ class SessionFile : public SessionIndex {
   /// Loads all of a section. Throws kCorrupt.
   void load(const std::string& name, const std::function<void(Archive&)>& archive) const;
   const std::vector<int32_t>& tokens() const { return tokens_; }
+  /// Writes the same session to another file, as write_session_file() does; the program's note is
+  /// left out. Throws as verify() and that do.
+  void copy_to(const std::filesystem::path& path, const SessionFileOptions& options = {}) const;
 
  private:
   void read();

@@ -234,6 +234,34 @@ TEST(SessionFile, IsNotOverwrittenUnlessAsked) {
   }
 }
 
+TEST(SessionFile, ACopyIsTheSameSessionWithoutItsNote) {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "a.pith", copy = folder.path() / "b.pith";
+  SessionContents noted = contents(kTokens);
+  noted.note = "whose it is";
+  write_session_file(path, noted);
+  const SessionFile file(path);
+  ASSERT_EQ(file.note(), noted.note);
+  file.copy_to(copy);
+  const SessionFile other(copy);
+  other.verify();
+  EXPECT_EQ(other.note(), "");
+  EXPECT_EQ(testing_files::read_file(copy).find(noted.note), std::string::npos);
+  EXPECT_EQ(other.key(), file.key());
+  EXPECT_EQ(other.created(), file.created());
+  EXPECT_EQ(other.tokens(), kTokens);
+  for (const char* section : {"cache", "layers.0", "layers.1"})
+    EXPECT_EQ(read_numbers(other, section), read_numbers(file, section));
+  expect_error(ErrorCode::kIo, {"there already"}, [&] { file.copy_to(copy); });
+  other.copy_to(copy, {.replace = true});
+  std::string bytes = testing_files::read_file(path);
+  bytes[bytes.size() / 2] ^= 1;
+  testing_files::write_file(path, bytes);
+  fs::remove(copy);
+  expect_error(ErrorCode::kCorrupt, {"a.pith"}, [&] { SessionFile(path).copy_to(copy); });
+  EXPECT_FALSE(fs::exists(copy));
+}
+
 TEST(SessionFile, WithoutRoomTheOldFileStays) {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "a.pith";
