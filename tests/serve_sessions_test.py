@@ -143,6 +143,25 @@ class Sessions(unittest.TestCase):
                 _, listed, _ = server.ask("GET", "/v1/pith/sessions")
                 self.assertEqual(len(listed["data"]), 10)
 
+    def test_refusals_name_files_and_no_folders(self):
+        with tempfile.TemporaryDirectory() as folder, Server("--slot-save-path", folder) as server:
+            server.post("/v1/chat/completions", chat("The ship", max_tokens=2, pith={"session": "a"}))
+            server.post("/v1/pith/sessions/a/save", {"name": "kept"})
+            text = pathlib.Path(folder, "kept").read_bytes()
+            pathlib.Path(folder, "broken").write_bytes(text[:-9])
+            pathlib.Path(folder, "other").mkdir()
+            for status, code, name in ((404, "not_found", "none"), (422, "session_file_corrupt", "broken"),
+                                       (400, "invalid_value", "other")):
+                for path, field in (("/v1/pith/sessions/b/restore", "name"),
+                                    ("/slots/0?action=restore", "filename")):
+                    seen, answer, _ = server.ask("POST", path, {field: name})
+                    self.assertEqual((seen, answer["error"]["code"]), (status, code), name)
+                    self.assertNotIn(folder, answer["error"]["message"])
+            status, answer, _ = server.ask("POST", "/v1/pith/sessions/a/fork", {"id": ""})
+            self.assertEqual((status, answer["error"]["param"]), (400, "id"))
+            status, answer, _ = server.ask("POST", "/v1/pith/sessions//restore", {"name": "kept"})
+            self.assertEqual((status, answer["error"]["code"]), (400, "invalid_value"))
+
     def test_a_session_answers_one_request_at_a_time(self):
         with Server() as server:
             long = chat("The ship lay", max_tokens=4000, ignore_eos=True, stream=True,
@@ -187,6 +206,7 @@ class Sessions(unittest.TestCase):
             pathlib.Path(folder).rmdir()
             status, answer, _ = server.ask("POST", "/v1/pith/sessions/a/save", {"name": "two"})
             self.assertEqual((status, answer["error"]["code"]), (507, "disk_full"))
+            self.assertNotIn(folder, answer["error"]["message"])
             pathlib.Path(folder).mkdir()
             server.post("/v1/pith/sessions/a/save", {"name": "two"})
 

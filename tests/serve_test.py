@@ -115,6 +115,9 @@ class Basics(unittest.TestCase):
         _, answer, _ = ask("POST", "/v1/chat/completions",
                            {"messages": [{"role": "user", "content": 5}]})
         self.assertEqual(answer["error"]["param"], "messages[0].content")
+        for field, text in (("policy", "auto"), ("budget", "many")):
+            _, answer, _ = ask("POST", "/v1/chat/completions", chat("a", pith={field: text}))
+            self.assertEqual(answer["error"]["param"], f"pith.{field}", answer)
         status, _, _ = ask("POST", "/tokenize", '{"content":"a"}', {"Content-Type": "text/plain"})
         self.assertEqual(status, 415)
 
@@ -159,12 +162,27 @@ class Basics(unittest.TestCase):
                          {"content": "The ship lay"})
         pieces = self.server.post("/tokenize", {"content": "The ship", "with_pieces": True})["tokens"]
         self.assertEqual("".join(p["piece"] for p in pieces), "The ship")
+        status, answer, _ = self.server.ask("POST", "/detokenize", {"token": ids})
+        self.assertEqual((status, answer["error"]["param"]), (400, "tokens"))
         messages = {"messages": [{"role": "system", "content": "A"},
                                  {"role": "user", "content": "B"}]}
         self.assertEqual(self.server.post("/apply-template", messages), {"prompt": "A\nB"})
         count = self.server.post("/v1/chat/completions/input_tokens", messages)["input_tokens"]
         usage = self.server.post("/v1/chat/completions", {**messages, "max_tokens": 1})["usage"]
         self.assertEqual(count, usage["prompt_tokens"])
+
+    def test_ids_that_were_drawn_are_returned(self):
+        ask = {"prompt": "The ship lay", "max_tokens": 9, "temperature": 0, "ignore_eos": True,
+               "return_tokens": True}
+        whole = self.server.post("/v1/completions", ask)["choices"][0]
+        self.assertEqual(len(whole["tokens"]), 9)
+        for path, more in (("/v1/completions", {}), ("/v1/chat/completions", chat("The ship lay"))):
+            _, events = chunks_of(self.server.raw(request(path.encode(), {**ask, **more, "stream": True})))
+            found = [json.loads(e[6:])["choices"][0] for e in events.decode().split("\n\n")[:-2]]
+            self.assertEqual([i for choice in found for i in choice.get("tokens", [])], whole["tokens"])
+        # An answer that ends before its first token has none.
+        first = self.server.post("/v1/completions", {**ask, "max_tokens": 0})["choices"][0]
+        self.assertEqual(first["tokens"], [])
 
     def test_models_are_presets(self):
         _, models, _ = self.server.ask("GET", "/v1/models")

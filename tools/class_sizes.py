@@ -27,7 +27,6 @@ LARGER = {
     "pith::cuda::DeviceProbe": 393, "pith::cuda::ExpressStore": 273, "pith::cuda::HeadStream": 263,
     "pith::cuda::LevelBuilder": 403, "pith::cuda::RaggedStore": 339, "pith::cuda::RateStore": 348,
     "pith::form::Automaton": 352, "pith::form::SchemaReader": 264, "pith::http::Connection": 278,
-    "pith::serve::Preparer": 251,
 }
 FOLDERS = ("include/", "src/", "apps/", "python/src/")
 DECLARED = re.compile(r"^( *)(?:template <.*> )?(?:class|struct) (?:PITH_\w+ )?([A-Z]\w*)[^;()]*\{")

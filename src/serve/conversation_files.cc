@@ -63,7 +63,29 @@ bool move_file(const fs::path& from, const fs::path& to) {
   return !error;
 }
 
+/// Runs `f`, whose errors clients may read.
+template <class F>
+auto told_without(const fs::path& folder, const F& f) {
+  try {
+    return f();
+  } catch (const Error& error) {
+    throw Error(error.code(), without_folder(error.what(), folder));
+  }
+}
+
 }  // namespace
+
+std::string without_folder(std::string message, const fs::path& folder) {
+  const auto replace = [&](const std::string& what, const std::string& with) {
+    for (size_t at = message.find(what); at != message.npos; at = message.find(what, at)) {
+      message.replace(at, what.size(), with);
+      at += with.size();
+    }
+  };
+  replace((folder / "").string(), "");
+  if (folder.is_absolute()) replace(folder.string(), "the folder");
+  return message;
+}
 
 Digest digest_of_ids(std::span<const int32_t> ids) { return digest_of(std::as_bytes(ids)); }
 
@@ -178,16 +200,16 @@ ConversationFile ConversationFiles::write(const Session& session,
                   {"model", model_},
                   {"used", name.used}};
   const fs::path to = path(name);
-  session.save(to, {.replace = true, .note = dump(note)});
+  told_without(folder_, [&] { session.save(to, {.replace = true, .note = dump(note)}); });
   return {session.tokens(), size_of(to), digest_of_ids(session.token_ids())};
 }
 
 Session ConversationFiles::read(Session empty, const ConversationName& name) const {
-  return Session::restore(std::move(empty), path(name));
+  return told_without(folder_, [&] { return Session::restore(std::move(empty), path(name)); });
 }
 
 void ConversationFiles::copy(const ConversationName& name, const fs::path& to, bool replace) const {
-  SessionFile(path(name)).copy_to(to, {.replace = replace});
+  told_without(folder_, [&] { SessionFile(path(name)).copy_to(to, {.replace = replace}); });
 }
 
 void ConversationFiles::remove(const ConversationName& name) const {

@@ -26,6 +26,9 @@ struct ConversationFile {
   Digest ids;  ///< of the tokens' ids
 };
 
+/// A message of files for clients, who need not know where a folder lies.
+std::string without_folder(std::string message, const std::filesystem::path& folder);
+
 Digest digest_of_ids(std::span<const int32_t> ids);
 
 class ConversationFiles {

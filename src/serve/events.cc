@@ -96,6 +96,12 @@ std::string role_event(const AnswerHead& head, size_t index) {
                       delta_choice(head, index, {{"role", "assistant"}, {"content", ""}}, ""));
 }
 
+std::string tokens_event(const AnswerHead& head, size_t index, std::span<const int32_t> ids) {
+  Json choice = delta_choice(head, index, Json::object(), "");
+  choice["tokens"] = ids;
+  return choice_event(head, choice);
+}
+
 std::string text_event(const AnswerHead& head, size_t index, std::string_view piece,
                        std::span<const TokenShown> tokens, bool logprobs, size_t offset) {
   Json choice = delta_choice(head, index, {{"content", piece}}, piece);
@@ -157,7 +163,7 @@ std::string answer_json(const AnswerHead& head, std::span<const Choice> choices,
       choice["text"] = c.text;
     choice["logprobs"] = logprobs ? logprobs_json(head.form, c.tokens, 0) : Json(nullptr);
     choice["finish_reason"] = c.finish;
-    if (!c.ids.empty()) choice["tokens"] = c.ids;
+    if (c.ids) choice["tokens"] = *c.ids;
     list.push_back(choice);
   }
   json["choices"] = list;

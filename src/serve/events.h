@@ -48,7 +48,7 @@ struct Choice {
   std::string text;
   std::string finish;  ///< finish_reason
   std::vector<TokenShown> tokens;
-  std::vector<int32_t> ids;
+  std::optional<std::vector<int32_t>> ids;  ///< if they were asked for
   std::vector<ToolCall> calls;
 };
 
@@ -64,6 +64,8 @@ inline constexpr std::string_view kPing = ": ping\n\n";
 std::string role_event(const AnswerHead& head, size_t index);
 /// `tokens`: those of the piece, where log-probabilities were asked for; `offset`: the bytes of
 /// text before them.
+/// Ids of tokens that were drawn, for who asked for them.
+std::string tokens_event(const AnswerHead& head, size_t index, std::span<const int32_t> ids);
 std::string text_event(const AnswerHead& head, size_t index, std::string_view piece,
                        std::span<const TokenShown> tokens, bool logprobs, size_t offset);
 /// A call's beginning, and a piece of its arguments.

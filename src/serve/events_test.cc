@@ -61,14 +61,18 @@ TEST(Events, OffsetsOfTextsCountBytes) {
 }
 
 TEST(Events, AWholeAnswer) {
-  const Choice choices[] = {{"a", "stop", {}, {}, {}}, {"b", "length", {}, {5, 6}, {}}};
+  const Choice choices[] = {{"a", "stop", {}, {}, {}},
+                            {"b", "length", {}, {{5, 6}}, {}},
+                            {"", "stop", {}, std::vector<int32_t>(), {}}};
   EXPECT_EQ(
       answer_json(head(Form::kChat, false), choices, false, {3, 2, 0}, Json::object()),
       R"({"id":"chatcmpl-K","object":"chat.completion","created":1757141666,"model":"demo",)"
       R"("system_fingerprint":"pith-0.1.0-P","choices":[{"index":0,"message":{"role":)"
       R"("assistant","content":"a","refusal":null},"logprobs":null,"finish_reason":"stop"},)"
       R"({"index":1,"message":{"role":"assistant","content":"b","refusal":null},)"
-      R"("logprobs":null,"finish_reason":"length","tokens":[5,6]}],"usage":{"prompt_tokens":3,)"
+      R"("logprobs":null,"finish_reason":"length","tokens":[5,6]},)"
+      R"({"index":2,"message":{"role":"assistant","content":"","refusal":null},)"
+      R"("logprobs":null,"finish_reason":"stop","tokens":[]}],"usage":{"prompt_tokens":3,)"
       R"("completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":0}}})");
 }
 

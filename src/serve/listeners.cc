@@ -41,6 +41,9 @@ class Stream : public AnswerListener {
   }
 
  protected:
+  void drawn(size_t choice, std::span<const TokenShown>, std::span<const int32_t> ids) override {
+    if (options_.tokens && !ids.empty()) write(tokens_event(options_.head, choice, ids));
+  }
   void words(size_t choice, std::string_view text, std::span<const TokenShown> tokens) override {
     write(text_event(options_.head, choice, text, tokens, options_.logprobs, offsets_[choice]));
     offsets_[choice] += text.size();
@@ -70,7 +73,7 @@ class Stream : public AnswerListener {
  private:
   void open() {
     if (std::exchange(open_, true)) return;
-    opened_ = Clock::now();
+    opened_ = last_ = Clock::now();
     reply_->begin_events();
   }
   void write(std::string text) {
@@ -89,6 +92,8 @@ class Whole : public AnswerListener {
   Whole(std::shared_ptr<Reply> reply, AnswerOptions options)
       : AnswerListener(std::move(reply), std::move(options)), choices_(options_.choices) {
     for (size_t i = 0; i < options_.echoes.size(); ++i) choices_[i].text = options_.echoes[i];
+    if (options_.tokens)
+      for (Choice& choice : choices_) choice.ids.emplace();
   }
 
   void begun(size_t, size_t) override {}
@@ -101,7 +106,7 @@ class Whole : public AnswerListener {
              std::span<const int32_t> ids) override {
     Choice& c = choices_[choice];
     c.tokens.insert(c.tokens.end(), tokens.begin(), tokens.end());
-    if (options_.tokens) c.ids.insert(c.ids.end(), ids.begin(), ids.end());
+    if (c.ids) c.ids->insert(c.ids->end(), ids.begin(), ids.end());
   }
   void call_begins(size_t choice, const std::string& name) override {
     choices_[choice].calls.push_back({call_id(), name, ""});

@@ -30,7 +30,9 @@ std::filesystem::path file_in(const std::filesystem::path& folder, const std::st
   if (!plain)
     throw wrong(param, "must have 1 to 100 letters, digits, '.', '_' or '-', and no dot first");
   std::filesystem::path path = folder / name;
-  if (std::filesystem::is_symlink(path)) throw wrong(param, "names a link");
+  const auto kind = std::filesystem::symlink_status(path).type();
+  if (kind != std::filesystem::file_type::regular && kind != std::filesystem::file_type::not_found)
+    throw wrong(param, "names something that is no file");
   return path;
 }
 
@@ -151,8 +153,9 @@ Json NamedSessions::save(const std::string& id, const std::string& who, const st
     else
       files_->copy({id, idle.tenant, idle.policy, idle.used}, path, replace);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kIo) throw;
-    throw Refusal(507, "disk_full", error.what());
+    const std::string why = without_folder(error.what(), options_.save_folder);
+    if (error.code() == ErrorCode::kIo) throw Refusal(507, "disk_full", why);
+    throw Error(error.code(), why);
   }
   const double ms = milliseconds_since(start);
   metrics_.saved(ms / 1000);
@@ -169,10 +172,14 @@ Json NamedSessions::restore(const std::string& id, const std::string& who, const
   const auto start = Clock::now();
   const Preset& preset = preparer_.preset(model);
   const std::string tenant = preparer_.prompt_tenant(who, "");
-  const size_t read = read_saved(path).tokens.size();
-  auto session = std::make_shared<Session>(with_room(preset.session, read, [&](Session empty) {
-    return Session::restore(std::move(empty), path);
-  }));
+  std::shared_ptr<Session> session;
+  try {
+    session = std::make_shared<Session>(
+        with_room(preset.session, read_saved(path).tokens.size(),
+                  [&](Session empty) { return Session::restore(std::move(empty), path); }));
+  } catch (const Error& error) {
+    throw Error(error.code(), without_folder(error.what(), options_.save_folder));
+  }
   const size_t tokens = session->tokens();
   add({id, tenant, preset.key, session});
   return {{"id", id},

@@ -30,6 +30,21 @@ std::string key_of(const SessionOptions& o) {
                      to_string(o.protect));
 }
 
+/// A policy, budget and seed of the request.
+void set_policy(SessionOptions& session, const Call& call) {
+  const char* field = "pith.policy";
+  try {
+    if (!call.policy.empty()) session.policy = Policy::parse(call.policy);
+    field = "pith.budget";
+    if (!call.budget.empty()) session.policy.set_budget(call.budget);
+  } catch (const Error& error) {
+    Refusal refusal = refusal_of(error);
+    refusal.param = field;
+    throw refusal;
+  }
+  if (call.policy_seed) session.seed = *call.policy_seed;
+}
+
 /// A prompt that is too long for the context is refused by its field.
 template <class F>
 auto within_context(const char* field, const F& f) {
@@ -192,9 +207,7 @@ std::shared_ptr<Task> Preparer::common(const Call& call, const std::string& who)
   task->session = chosen.session;
   task->policy = chosen.key;
   if (!call.policy.empty() || !call.budget.empty() || call.policy_seed) {
-    if (!call.policy.empty()) task->session.policy = Policy::parse(call.policy);
-    if (!call.budget.empty()) task->session.policy.set_budget(call.budget);
-    if (call.policy_seed) task->session.seed = *call.policy_seed;
+    set_policy(task->session, call);
     task->policy = key_of(task->session);
   }
   task->sampling = call.sampling;

@@ -79,6 +79,7 @@ void SessionEndpoints::change_session(Visit& v) {
   const Json body = v.request.body.empty() ? Json::object() : parse_object(v.request.body);
   Fields f(body);
   const std::string who = v.reply->tenant();
+  if (id.empty()) throw wrong("", "the path names no session");
   if (action == "save")
     return v.reply->json(named_.save(id, who, f.text("name", 100).value_or(id),
                                      f.boolean("replace").value_or(false)));
@@ -88,6 +89,7 @@ void SessionEndpoints::change_session(Visit& v) {
   if (action != "fork")
     throw Refusal(404, "not_found", "a session takes POST .../fork, .../save and .../restore");
   const std::string to = f.text("id", 128).value_or(random_id());
+  if (to.empty()) throw wrong("id", "is empty");
   IdleSession copy = named_.copy(id, who);
   copy.id = to;
   const Json out = summary(copy);

@@ -39,6 +39,7 @@ void TokenEndpoints::tokenize(Visit& v) {
 void TokenEndpoints::detokenize(Visit& v) {
   const Json body = parse_object(v.request.body);
   Fields f(body);
+  if (f.get("tokens") == nullptr) throw wrong("tokens", "is missing");
   const auto ids = f.ids("tokens", kMostValues, preparer_.tokenizer().vocab_size());
   v.reply->json({{"content", preparer_.tokenizer().decode(ids)}});
 }
