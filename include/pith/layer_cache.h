@@ -102,8 +102,8 @@ class LayerCache {
 
   size_t tokens() const;          ///< tokens seen
   HeadRows rows(int head) const;  ///< rows that a KV head holds, with their weights
-  /// Decodes the rows of rows(head), in that order, into k and v, f32 [rows, D]; keys after RoPE.
-  /// CPU only: throws kUnsupported on the GPU.
+  /// Decodes the rows of rows(head), in that order, into k and v, f32 [rows, D] of the host, also
+  /// on the GPU; keys after RoPE.
   void read_rows(int head, float* k, float* v) const;
   /// The selector's score of each row of rows(head); larger scores stay. Infinite for sink, window
   /// and protected rows. To score all rows of a tensor, give the policy a budget of that many rows.

@@ -123,8 +123,8 @@ pith_status pith_layer_rows(const pith_layer* layer, int32_t head, pith_rows* ro
                             pith_error* error);
 /* The rows of pith_layer_rows decoded as f32 [rows][head_dim], keys after RoPE; and the selector's
  * score of each, infinite for sink, window and protected rows. `capacity` is in rows; *count gets
- * the number of rows, and the status is PITH_BUFFER_TOO_SMALL if it exceeds `capacity`. CPU only.
- */
+ * the number of rows, and the status is PITH_BUFFER_TOO_SMALL if it exceeds `capacity`. Scores are
+ * the CPU's only. */
 pith_status pith_layer_read_rows(const pith_layer* layer, int32_t head, float* keys, float* values,
                                  size_t capacity, size_t* count, pith_error* error);
 pith_status pith_layer_scores(const pith_layer* layer, int32_t head, double* scores,

@@ -51,8 +51,8 @@ class LayerBackend {
 
   virtual size_t tokens() const = 0;
   virtual HeadRows rows(int head) const = 0;
-  /// These two throw kUnsupported where rows cannot be read back.
-  virtual void read_rows(int head, float* k, float* v) const;
+  virtual void read_rows(int head, float* k, float* v) const = 0;
+  /// Throws kUnsupported where scores cannot be read back.
   virtual std::vector<double> scores(int head) const;
   virtual Ledger ledger() const = 0;
   virtual std::string describe() const = 0;

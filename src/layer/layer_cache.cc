@@ -93,12 +93,6 @@ CacheShape shape_of(const LayerCacheOptions& o) {
   return shape;
 }
 
-void LayerBackend::read_rows(int, float*, float*) const {
-  throw Error(
-      ErrorCode::kUnsupported,
-      "rows of a layer's cache on the GPU cannot be read back; caches of Device::kCpu's can");
-}
-
 std::vector<double> LayerBackend::scores(int) const {
   throw Error(ErrorCode::kUnsupported,
               "scores of a layer's cache on the GPU cannot be read; those of Device::kCpu's can");

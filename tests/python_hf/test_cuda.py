@@ -230,8 +230,9 @@ def test_one_layer_over_tensors(llama):
         cache.step(q, k.cpu(), v, out=out)
     with pytest.raises(pith.InvalidArgument, match="on the CPU, and this array is not"):
         pith.LayerCache("exact", **{**shape, "runtime": pith.Runtime()}).append(k, v)
-    with pytest.raises(pith.Unsupported, match="read back"):
-        cache.read_rows(0)
+    for head in range(2):
+        for read, came in zip(cache.read_rows(head), (k, v)):
+            torch.testing.assert_close(torch.from_numpy(read), came[:, head].cpu(), atol=1e-6, rtol=1e-3)
     assert cache.tokens == 30
 
 
@@ -252,8 +253,23 @@ def test_refused_on_the_gpu(llama):
     split.lm_head.cpu()
     with pytest.raises(pith.Unsupported, match="cpu, cuda:0; a PithCache is on one device"):
         PithCache("exact", model=split)
-    with pytest.raises(pith.Unsupported, match="read back"):
-        by_config.to_dynamic_cache()
+    weighted = PithCache("uniform(rate=0.5),sink=4,window=4", model=llama)
+    logits_of(llama, weighted, prompt(1, 60), [])
+    with pytest.raises(pith.Unsupported, match="weights|heads hold"):
+        weighted.to_dynamic_cache()
+
+
+@pytest.mark.parametrize("policy", ["exact", "knorm(budget=24),sink=4,window=8",
+                                    "keydiff(budget=24)+int8,sink=4,window=8"])
+def test_goes_on_as_a_dynamic_cache(llama, policy):
+    cache = PithCache(policy, model=llama)
+    logits_of(llama, cache, prompt(2, 60), [])
+    plain = cache.to_dynamic_cache(dtype=llama.dtype)
+    assert plain.layers[0].keys.device.type == DEVICE and plain.get_seq_length() == len(cache.rows(0, 0))
+    step = torch.tensor([[5], [6]], device=DEVICE)
+    with attention(llama, "eager"):
+        expected = llama(step, position_ids=torch.full((2, 1), 60, device=DEVICE), **{CACHE: plain}).logits
+    torch.testing.assert_close(llama(step, **{CACHE: cache}).logits, expected, atol=2e-2, rtol=0)
 
 
 def test_ids_of_a_gpu_that_hide_the_past(llama):

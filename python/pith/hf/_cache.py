@@ -397,17 +397,19 @@ class PithCache(Cache):
 
     @_between_forwards
     def to_dynamic_cache(self, dtype=torch.float32):
-        """The rows held as a DynamicCache: keys after RoPE, ascending. Its length is the rows, so that a model
-        which continues with it needs position_ids from `tokens` on. Refused for rows that tensors cannot say."""
+        """The rows held as a DynamicCache, where the model is: keys after RoPE, ascending. Its length is the rows, so
+        that a model which continues with it needs position_ids from `tokens` on. Refused for rows that tensors cannot
+        say."""
         made = DynamicCache()
+        where = {"device": self._device, "dtype": dtype}
         for layer in range(len(self.shapes)):
             heads = [tensors_of(self._one(layer, b), self.shapes[layer].kv_heads, layer)
                      for b in range(self._batch or 0)]
             if heads and len({k.shape for k, _ in heads}) > 1:
                 refuse(f"layer {layer}: sequences hold different numbers of rows, and a tensor has one")
             if heads:
-                made.update(torch.stack([k for k, _ in heads]).to(dtype), torch.stack([v for _, v in heads]).to(dtype),
-                            layer)
+                keys, values = (torch.stack(side).to(**where) for side in zip(*heads))
+                made.update(keys, values, layer)
         return made
 
     def close(self):

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
+#include <algorithm>
 
 #include "cache/cuda/head_state.h"
+#include "cache/cuda/read_rows.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -15,25 +16,17 @@ size_t CacheLayers::tokens() const {
   return most;
 }
 
-HeadRows CacheLayers::rows(const CacheShape& shape, int layer, int head) const {
+void CacheLayers::check_head(const CacheShape& shape, int layer, int head) const {
   if (layer < first_ || layer >= end() || head < 0 || head >= shape.kv_heads) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("layer {}, KV head {} of a cache with {} layers and {} KV heads", layer,
                             head, shape.layers, shape.kv_heads));
   }
-  HeadRows held;
-  const HeadRun& run = at(layer).run_of(static_cast<size_t>(head));
-  add_rows(held, *run.stores, static_cast<size_t>(head) - run.first);
-  std::vector<size_t> order(held.positions.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::sort(order, {}, [&](size_t i) { return held.positions[i]; });
-  HeadRows rows;
-  for (const size_t i : order) {
-    rows.positions.push_back(held.positions[i]);
-    rows.log_weights.push_back(held.log_weights[i]);
-  }
-  rows.roles.resize(order.size(), Role::kBoth);
-  return rows;
+}
+
+HeadRows CacheLayers::rows(const CacheShape& shape, int layer, int head) const {
+  check_head(shape, layer, head);
+  return ordered_rows(at(layer), static_cast<size_t>(head)).rows;
 }
 
 Ledger CacheLayers::ledger(const CacheShape& shape) const {

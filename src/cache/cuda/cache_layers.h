@@ -31,7 +31,9 @@ class CacheLayers {
 
   /// The most that any layer has seen.
   size_t tokens() const;
-  /// By position. Throws kInvalidArgument unless both are of a cache of `shape`.
+  /// Throws kInvalidArgument unless both are of a cache of `shape`.
+  void check_head(const CacheShape& shape, int layer, int head) const;
+  /// By position, of a head that there is.
   HeadRows rows(const CacheShape& shape, int layer, int head) const;
   Ledger ledger(const CacheShape& shape) const;
 

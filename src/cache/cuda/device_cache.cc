@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "cache/cuda/head_state.h"
+#include "cache/cuda/read_rows.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -59,6 +60,11 @@ void DeviceCache::protect(std::span<const TokenRange> ranges) {
   }
   check(cudaStreamSynchronize(parts_.stream), "protecting tokens");  // steps read the new stores
   steps_.renew();
+}
+
+void DeviceCache::read_rows(int layer, int head, float* k, float* v) {
+  parts_.layers.check_head(parts_.shape, layer, head);
+  cuda::read_rows(parts_.layers.at(layer), static_cast<size_t>(head), parts_.space, k, v);
 }
 
 void DeviceCache::archive(Archive& a) {

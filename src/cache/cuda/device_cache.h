@@ -64,6 +64,8 @@ class DeviceCache {
 
   size_t tokens() const { return parts_.layers.tokens(); }
   HeadRows rows(int layer, int head) const { return parts_.layers.rows(parts_.shape, layer, head); }
+  /// Into k and v, f32 [rows, D] of the host: those of rows(), decoded; keys after RoPE. Waits.
+  void read_rows(int layer, int head, float* k, float* v);
   Ledger ledger() const { return parts_.layers.ledger(parts_.shape); }
   std::string describe() const { return parts_.policy->describe(parts_.notes.protected_rows); }
 

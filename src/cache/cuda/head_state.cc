@@ -119,6 +119,21 @@ void add_codes(std::vector<HeadCodes>& codes, const HeadStores& s, size_t head) 
   if (s.ragged) s.ragged->add_codes(codes, head, run);
 }
 
+void add_dense(std::vector<DeviceSpan>& dense, const HeadStores& s, size_t head) {
+  const auto add = [&](const DeviceSpan& span) {
+    if (span.coded == 0 && span.rows > 0) dense.push_back(span);
+  };
+  const auto add_body = [&] {
+    for (size_t n = 0; n < s.body->spans(); ++n) add(s.body->span(head, n));
+  };
+  if (s.zones().flows()) add(dense_span(s.sink.begin(), head, s.sink.rows(), s.site.dim));
+  if (s.body && counts_rows(s)) add_body();
+  add(dense_span(s.rows.begin(), head, s.rows.rows(), s.site.dim));
+  add(s.protected_rows.span(head, s.protected_rows.rows()));
+  if (s.body && !counts_rows(s)) add_body();
+  if (s.ragged) add(s.ragged->span(head));
+}
+
 void add_to(Ledger& ledger, const HeadStores& s) {
   RowSides::Held held = s.beside_rows();
   if (s.weighs_codes()) held.weighed = s.packed();

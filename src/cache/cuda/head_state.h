@@ -22,6 +22,8 @@ void archive(Archive& a, HeadStores& stores, const SeenStream& seen);
 void add_rows(HeadRows& out, const HeadStores& stores, size_t head);
 /// Which of them are in codes.
 void add_codes(std::vector<HeadCodes>& codes, const HeadStores& stores, size_t head);
+/// The others, where they lie, in the order of add_rows().
+void add_dense(std::vector<DeviceSpan>& dense, const HeadStores& stores, size_t head);
 /// Bytes and rows of all heads; tokens and channels are the caller's business.
 void add_to(Ledger& ledger, const HeadStores& stores);
 

@@ -169,6 +169,10 @@ class CudaLayer final : public LayerBackend {
     const Turn turn(runtime_);
     return cache_->rows(site_.layer, head);
   }
+  void read_rows(int head, float* k, float* v) const override {
+    const Turn turn(runtime_);
+    cache_->read_rows(site_.layer, head, k, v);
+  }
   Ledger ledger() const override {
     const Turn turn(runtime_);
     return cache_->ledger();
