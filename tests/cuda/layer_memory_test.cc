@@ -43,5 +43,17 @@ TEST(CudaLayerMemory, ScratchIsOneLayersAndGoesAfterAPrompt) {
   }
 }
 
+// Rows of a long chunk are young together for a moment: the room for that does not stay.
+TEST(CudaLayerMemory, AChunkLeavesNoRoomAmongYoungRows) {
+  PITH_NEEDS_GPU();
+  const LayerCase ladder{"exact+ladder(rows=64,old=int4),window=20"};
+  LayerPair at_once(ladder, kLayouts[0]), in_pieces(ladder, kLayouts[0]);
+  at_once.step(550);
+  for (int i = 0; i < 11; ++i) in_pieces.step(50);
+  const Ledger one = at_once.gpu().ledger(), other = in_pieces.gpu().ledger();
+  EXPECT_EQ(one.rows_kept, other.rows_kept);
+  EXPECT_LE(one.total_bytes(), other.total_bytes() + other.total_bytes() / 50);
+}
+
 }  // namespace
 }  // namespace pith::cuda

@@ -56,7 +56,10 @@ void AgedStore::age(size_t rows) {
   old_.announce(rows);
   const BodyMove move{&old_, plain, rows};
   old_.take({&move, 1});
-  young_.drop_front(rows);
+  // A chunk's room goes: what is left comes and ages a block at a time.
+  const AgedCodec& aged = *codec_->aged();
+  const size_t most = std::max(young_.rows() - rows, aged.rows + aged.step) + kBlockRows;
+  young_.drop_front(rows, kBlockRows * device_codes().most_for(device_blocks(most)));
 }
 
 // Hidden young rows are given back without growing old; all old ones have been hidden before them.

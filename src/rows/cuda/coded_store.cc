@@ -104,10 +104,8 @@ void CodedStore::append(const CodedBlocks::NewRows& rows, std::vector<CodeWork>*
   blocks_.append(rows, later);
 }
 
-void CodedStore::drop_front(size_t rows) { drop_front(rows, blocks_.capacity()); }
-
-void CodedStore::drop_front(size_t rows, size_t capacity) {
-  blocks_.drop_front(rows, capacity);
+void CodedStore::drop_front(size_t rows, size_t most) {
+  blocks_.drop_front(rows, std::min(blocks_.capacity(), device_blocks(most)));
   hidden_ -= std::min(hidden_, rows);
 }
 
@@ -118,7 +116,7 @@ void CodedStore::hide_first(size_t count) {
   const size_t group = codec().block_rows(), whole = hidden_ / group * group;
   if (waits() || whole < std::max(kHiddenRows, group)) return;
   const size_t most = rows() - whole + 2 * kHiddenRows + group;
-  drop_front(whole, std::min(blocks_.capacity(), (most + 31) / 32));
+  drop_front(whole, most);
 }
 
 DeviceSpan CodedStore::span(size_t head, size_t which) const {

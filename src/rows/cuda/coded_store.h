@@ -40,8 +40,8 @@ class CodedStore final : public BodyStore {
     blocks_.set_codec(std::move(codec));
     learned_ = follows_ = true;
   }
-  /// The oldest rows go, whole blocks.
-  void drop_front(size_t rows);
+  /// The oldest rows go, whole blocks; what room is left is for `most` rows at most.
+  void drop_front(size_t rows, size_t most);
   /// None stays, and so many are said to have come before the next.
   void skip_to(size_t gone) {
     blocks_.clear(gone);
@@ -79,7 +79,6 @@ class CodedStore final : public BodyStore {
   /// Takes rows into a body that waited: see learns_from.
   void take_early(const BodyMove& move);
   size_t waiting_bytes() const { return 4 * site_.heads * codec().learns_from() * site_.dim; }
-  void drop_front(size_t rows, size_t capacity);
 
   StoreSite site_;
   CodedBlocks blocks_;
