@@ -7,27 +7,24 @@
 namespace pith {
 namespace {
 
-// Attention sums its mass over strips of so many queries: blocks of whole strips add the same sums.
-constexpr size_t kStrip = 48;
-
 /// The next block of `left` tokens. The last two share the rest, so that none is so short that
 /// other kernels would multiply it, or that a selector's last queries (SnapKV: 64) lie in two
 /// blocks.
-size_t next_block(size_t left, size_t most) {
-  const auto whole = [](size_t n) { return n > kStrip ? n / kStrip * kStrip : n; };
+size_t next_block(size_t left, size_t most, size_t unit) {
+  const auto whole = [&](size_t n) { return n > unit ? n / unit * unit : n; };
   const size_t block = whole(most);
   if (left <= block) return left;
   if (left >= 2 * block) return block;
   const size_t half = whole(left / 2);
-  return left - half > block ? half + kStrip : half;
+  return left - half > block ? half + unit : half;
 }
 
 }  // namespace
 
-std::vector<PromptRange> prompt_blocks(size_t tokens, size_t most) {
+std::vector<PromptRange> prompt_blocks(size_t tokens, size_t most, size_t unit) {
   std::vector<PromptRange> blocks;
   for (size_t first = 0, count = 0; first < tokens; first += count) {
-    count = next_block(tokens - first, most);
+    count = next_block(tokens - first, most, unit);
     blocks.push_back({first, count});
   }
   return blocks;

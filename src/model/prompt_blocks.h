@@ -15,8 +15,17 @@ struct PromptRange {
   size_t first = 0, count = 0;
 };
 
-/// Those of `tokens` tokens, of at most about `most` each.
-std::vector<PromptRange> prompt_blocks(size_t tokens, size_t most);
+/// Tokens that a block has a multiple of, but for the last.
+struct PromptUnits {
+  /// Attention on the CPU sums its mass over strips of so many queries, and whole strips add the
+  /// same sums.
+  static constexpr size_t kOnHost = 48;
+  /// On the GPU blocks are multiplied alone and attend together; their numbers are aligned.
+  static constexpr size_t kOnGpu = 64;
+};
+/// The blocks of `tokens` tokens, of at most `most` each.
+std::vector<PromptRange> prompt_blocks(size_t tokens, size_t most,
+                                       size_t unit = PromptUnits::kOnHost);
 
 /// Bytes that reading `tokens` tokens takes at most on the CPU, beside what the cache comes to
 /// hold.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "model/prompt_blocks.h"
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "pith/prefix_tree.h"
@@ -331,6 +332,25 @@ TEST(ExactPrompts, OneTooLongForTheMemoryLeavesTheSessionAsItWas) {
   EXPECT_EQ(session.tokens(), 0u);
   session.append(some_ids(200, 1));
   session.decode(5);
+}
+
+// None is so short that other kernels would multiply it; only the last may have a part of a unit.
+TEST(PromptBlocks, AreWholeUnitsOfNearlyEqualSizes) {
+  for (const size_t unit : {PromptUnits::kOnHost, PromptUnits::kOnGpu})
+    for (const size_t most : {128u, 500u, 2048u})
+      for (const size_t tokens : {1u, 63u, 64u, 65u, 513u, 2049u, 32768u, 32769u}) {
+        const std::vector<PromptRange> blocks = prompt_blocks(tokens, most, unit);
+        size_t end = 0;
+        for (const PromptRange& block : blocks) {
+          EXPECT_EQ(block.first, end);
+          EXPECT_LE(block.count, most);
+          EXPECT_EQ(block.first % unit, 0u);
+          EXPECT_TRUE(blocks.size() == 1 || block.count >= unit) << block.count;
+          end += block.count;
+        }
+        EXPECT_EQ(end, tokens) << most << ", " << unit;
+      }
+  EXPECT_EQ(prompt_blocks(32768, 2048, PromptUnits::kOnGpu).size(), 16u);
 }
 
 }  // namespace

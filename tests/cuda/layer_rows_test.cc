@@ -18,8 +18,8 @@ struct RowsCase {
   bool protects = true;
 };
 
-// Wherever rows lie: dense, in codes of rows or groups, waiting for tables, old and young, shared by
-// heads, in coresets, protected; in one layer of many ranges.
+// Wherever rows lie: dense, in codes of rows or groups, waiting for tables, old and young, shared
+// by heads, in coresets, protected; in one layer of many ranges.
 const RowsCase kCases[] = {
     {"exact"},
     {"exact", 0, 37, 64, false},

@@ -106,7 +106,7 @@ TEST_F(CudaPrompts, AreReadInSlicesAndGoOnFromFiles) {
     for (const Work& w : works) ASSERT_FALSE(w.failure) << w.failure->what();
     ++steps;
   } while (works[0].goes_on);
-  EXPECT_EQ(steps, 5u) << "200 tokens in blocks of 48, of two layers";
+  EXPECT_EQ(steps, 4u) << "200 tokens in blocks of 64, of two layers";
   alone.append(second);
   Session broken = session.fork();
   broken.append(ids(100, 7), [](size_t, size_t) { return false; });

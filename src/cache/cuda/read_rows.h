@@ -13,8 +13,8 @@ struct OrderedRows {
 };
 OrderedRows ordered_rows(const LayerRows& layer, size_t head);
 
-/// Into k and v, f32 [rows, D]: the rows of ordered_rows(), keys after RoPE. Codes are unpacked into
-/// scratch of `space`. Waits for the layer's stream.
+/// Into k and v, f32 [rows, D]: the rows of ordered_rows(), keys after RoPE. Codes are unpacked
+/// into scratch of `space`. Waits for the layer's stream.
 void read_rows(const LayerRows& layer, size_t head, ChunkSpace& space, float* k, float* v);
 
 }  // namespace pith::cuda

@@ -42,8 +42,8 @@ DeviceProducts::DeviceProducts(std::shared_ptr<const DeviceWeights> weights,
 /// last product left for it.
 void DeviceProducts::normalise(const float* weight, size_t first, size_t count) {
   const auto width = static_cast<size_t>(config_.hidden);
-  rms_norm({input_.data(), plan_.products(), hidden_.data() + first * width, weight,
-            config_.norm_eps, count, width, std::exchange(pending_, {})},
+  rms_norm({input_.data(), plan_.products(), hidden() + first * width, weight, config_.norm_eps,
+            count, width, std::exchange(pending_, {})},
            stream_);
 }
 
@@ -102,7 +102,7 @@ void DeviceProducts::skinny_gate(const DeviceLayer& w, size_t tokens) {
 }
 
 void DeviceProducts::add_products(const Added& added, const void* x, const ProductRows& n) {
-  if (n.few()) return add_few(added, n.tokens);
+  if (n.few()) return add_few(added, static_cast<const float*>(x), n.tokens);
   const auto width = static_cast<size_t>(config_.hidden);
   if (n.way == ProductWay::kSkinny) {
     const DeviceMatrix matrix = added.w->dense(added.w->parts[0]);
@@ -117,14 +117,14 @@ void DeviceProducts::add_products(const Added& added, const void* x, const Produ
     matmul_.run(output_.data(), x, plan_.products(), *added.w, n.multiplied, false);
     return add_update({output_.data(), 1, added.bias}, added.norm, n.tokens);
   }
-  matmul_.run(hidden_.data(), x, plan_.products(), *added.w, n.multiplied, true);
-  if (added.bias) add_bias(hidden_.data(), added.bias, n.tokens, width, stream_);
+  matmul_.run(hidden(), x, plan_.products(), *added.w, n.multiplied, true);
+  if (added.bias) add_bias(hidden(), added.bias, n.tokens, width, stream_);
 }
 
 /// The residual stream takes an update, normalised.
 void DeviceProducts::add_update(const Parts& update, const float* norm, size_t tokens) {
   add_normed(
-      {hidden_.data(), update, norm, config_.norm_eps, tokens, static_cast<size_t>(config_.hidden)},
+      {hidden(), update, norm, config_.norm_eps, tokens, static_cast<size_t>(config_.hidden)},
       stream_);
 }
 
@@ -148,7 +148,7 @@ void DeviceProducts::multiply_few(FewTokensCall call) {
 void DeviceProducts::qkv_of_few(const DeviceLayer& w, size_t tokens) {
   multiply_few({.y = output_.data(),
                 .w = &w.qkv,
-                .x = hidden_.data(),
+                .x = hidden(),
                 .norm = w.attention_norm,
                 .eps = config_.norm_eps,
                 .tokens = tokens,
@@ -165,7 +165,7 @@ void DeviceProducts::gate_few(const DeviceLayer& w, size_t tokens) {
   auto* inner = reinterpret_cast<float*>(input_.data());
   FewTokensCall call{.y = inner,
                      .w = &w.gate_up,
-                     .x = hidden_.data(),
+                     .x = hidden(),
                      .norm = w.mlp_norm,
                      .eps = config_.norm_eps,
                      .bias = w.gate_up_bias,
@@ -180,11 +180,10 @@ void DeviceProducts::gate_few(const DeviceLayer& w, size_t tokens) {
   gate_products(w, DType::kF32, tokens);
 }
 
-/// The residual stream of a few tokens takes what is added, x being what lies in input_ as f32.
-void DeviceProducts::add_few(const Added& added, size_t tokens) {
-  FewTokensCall call{.y = hidden_.data(),
+void DeviceProducts::add_few(const Added& added, const float* x, size_t tokens) {
+  FewTokensCall call{.y = hidden(),
                      .w = added.w,
-                     .x = reinterpret_cast<const float*>(input_.data()),
+                     .x = x,
                      .bias = added.bias,
                      .end = MatvecEnd::kAdd,
                      .tokens = tokens,
@@ -199,7 +198,7 @@ void DeviceProducts::add_few(const Added& added, size_t tokens) {
 void DeviceProducts::few_logits(size_t first, size_t count) {
   multiply_few({.y = logits_.data(),
                 .w = &weights_->head(),
-                .x = hidden_.data() + first * static_cast<size_t>(config_.hidden),
+                .x = hidden() + first * static_cast<size_t>(config_.hidden),
                 .norm = weights_->final_norm(),
                 .eps = config_.norm_eps,
                 .tokens = count,

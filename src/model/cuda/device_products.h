@@ -18,7 +18,8 @@ class DeviceProducts {
   DeviceProducts(std::shared_ptr<const DeviceWeights> weights, const ProductPlan& plan,
                  MemoryCounter& memory, cudaStream_t stream);
 
-  float* hidden() { return hidden_.data(); }    ///< [T, hidden] the residual stream
+  /// [T, hidden] the residual stream: its own memory, or the caller's.
+  float* hidden() { return elsewhere_ ? elsewhere_ : hidden_.data(); }
   std::byte* input() { return input_.data(); }  ///< [T, max(hidden, H D, intermediate)]
   float* output() { return output_.data(); }    ///< [T, max((H + 2 G) D, 2 intermediate, hidden)]
   const float* output() const { return output_.data(); }
@@ -26,6 +27,19 @@ class DeviceProducts {
 
   /// A new residual stream: nothing is left for it.
   void begin() { pending_ = {}; }
+  /// While this lives the residual stream lies in rows of the caller's, [tokens, hidden].
+  class StreamAt {
+   public:
+    StreamAt(DeviceProducts& products, float* rows) : products_(products) {
+      products.elsewhere_ = rows;
+    }
+    ~StreamAt() { products_.elsewhere_ = nullptr; }
+    StreamAt(const StreamAt&) = delete;
+    StreamAt& operator=(const StreamAt&) = delete;
+
+   private:
+    DeviceProducts& products_;
+  };
   /// Queries, keys and values, into output().
   void make_qkv(const DeviceLayer& layer, const ProductRows& n);
   /// w x + bias, normalised if there is a norm.
@@ -34,7 +48,7 @@ class DeviceProducts {
     const float *bias, *norm;
     const MixedMatrix* next = nullptr;  ///< the operand of a token's next product
   };
-  /// The residual stream takes what is added; x is f32 in input() for few, of products otherwise.
+  /// The residual stream takes what is added; x is f32 for few, of products otherwise.
   void add_products(const Added& added, const void* x, const ProductRows& n);
   /// `next`: the operand of a token's next product; null: none.
   void make_mlp(const DeviceLayer& layer, const MixedMatrix* next, const ProductRows& n);
@@ -49,7 +63,7 @@ class DeviceProducts {
   void qkv_of_few(const DeviceLayer& layer, size_t tokens);
   void gate_few(const DeviceLayer& layer, size_t tokens);
   void gate_products(const DeviceLayer& layer, DType dtype, size_t tokens);
-  void add_few(const Added& added, size_t tokens);
+  void add_few(const Added& added, const float* x, size_t tokens);
   void multiply_few(FewTokensCall call);
   void few_logits(size_t first, size_t count);
   void normalise(const float* weight, size_t first, size_t count);
@@ -60,6 +74,7 @@ class DeviceProducts {
   cudaStream_t stream_;
   DeviceMatmul matmul_;
   DeviceArray<float> hidden_, output_, logits_;
+  float* elsewhere_ = nullptr;    // see StreamAt
   DeviceArray<std::byte> input_;  // f32 of few
   DeviceArray<float> update_;     // [few T, hidden], where a norm comes after a block
   DeviceArray<std::byte> coded_;  // activations of a pass, for weights in tiles

@@ -10,15 +10,14 @@ void copy(float* to, const float* from, size_t count, cudaStream_t stream) {
 
 }  // namespace
 
-// The parts of a layer: those of DeviceForward::run_chunk, whose buffers hold a block.
+// The parts of a layer: those of DeviceForward::run_chunk, on the caller's residual stream.
 
 void DeviceForward::begin_block(const DeviceCache& cache, const PromptStep& step,
                                 std::span<const int32_t> tokens, int64_t position,
                                 size_t ropes_apart) {
+  const DeviceProducts::StreamAt here(products_, step.hidden);
   heads_.look_up_chunk(cache, tokens, position);
   const size_t numbers = tokens.size() * static_cast<size_t>(config_.head_dim) / 2;
-  copy(step.hidden, products_.hidden(), tokens.size() * static_cast<size_t>(config_.hidden),
-       stream_);
   for (size_t r = 0; r < cache.ropes().size(); ++r) {
     copy(step.cos + r * ropes_apart, heads_.cos(r), numbers, stream_);
     copy(step.sin + r * ropes_apart, heads_.sin(r), numbers, stream_);
@@ -27,8 +26,8 @@ void DeviceForward::begin_block(const DeviceCache& cache, const PromptStep& step
 
 void DeviceForward::heads_of_block(const DeviceCache& cache, const PromptStep& step) {
   const ProductRows n = ProductPlan::rows(step.tokens, step.few);
+  const DeviceProducts::StreamAt here(products_, step.hidden);
   products_.begin();
-  copy(products_.hidden(), step.hidden, n.tokens * static_cast<size_t>(config_.hidden), stream_);
   products_.make_qkv(weights_->layers()[static_cast<size_t>(step.layer)], n);
   HeadsCall heads = heads_.heads_call(cache, step.layer, n.tokens);
   heads.cos = step.cos;
@@ -41,16 +40,9 @@ void DeviceForward::heads_of_block(const DeviceCache& cache, const PromptStep& s
 void DeviceForward::end_block(const PromptStep& step) {
   const DeviceLayer& w = weights_->layers()[static_cast<size_t>(step.layer)];
   const ProductRows n = ProductPlan::rows(step.tokens, step.few);
-  const auto width = static_cast<size_t>(config_.hidden);
-  const size_t queries = static_cast<size_t>(config_.query_heads * config_.head_dim);
-  copy(products_.hidden(), step.hidden, n.tokens * width, stream_);
-  check(cudaMemcpyAsync(products_.input(), step.attended,
-                        n.tokens * queries * size_of(attended_type(step.few)),
-                        cudaMemcpyDeviceToDevice, stream_),
-        "a block of a prompt");
-  products_.add_products({&w.o, w.o_bias, w.attention_post_norm}, products_.input(), n);
+  const DeviceProducts::StreamAt here(products_, step.hidden);
+  products_.add_products({&w.o, w.o_bias, w.attention_post_norm}, step.attended, n);
   products_.make_mlp(w, nullptr, n);
-  copy(step.hidden, products_.hidden(), n.tokens * width, stream_);
 }
 
 void DeviceForward::logits_of_block(const float* hidden, size_t tokens,
@@ -68,7 +60,7 @@ DevicePrompt::DevicePrompt(DeviceForward& forward, MemoryCounter& memory, cudaSt
       first_position_(static_cast<int64_t>(cache.tokens())),
       ends_(ends),
       few_(forward.multiplies_few(tokens.size())),
-      blocks_(prompt_blocks(tokens.size(), forward.max_chunk())) {
+      blocks_(prompt_blocks(tokens.size(), forward.max_chunk(), PromptUnits::kOnGpu)) {
   const ModelConfig& c = forward.config();
   layers_ = static_cast<size_t>(c.layers);
   hidden_width_ = static_cast<size_t>(c.hidden);
