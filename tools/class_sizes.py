@@ -18,7 +18,7 @@ from tracked import SOURCES, tracked
 MOST = 250
 # Those that were larger when this check began; each may only shrink, and leaves the list at 250.
 LARGER = {
-    "pith::Bpe": 326, "pith::CsrRows": 346, "pith::CudaLayer": 318, "pith::Decode": 263, "pith::Dialogue": 258,
+    "pith::Bpe": 326, "pith::CsrRows": 346, "pith::CudaLayer": 291, "pith::Decode": 263, "pith::Dialogue": 258,
     "pith::ErrorProbe": 255, "pith::Gguf": 283, "pith::HeadGroup": 438, "pith::KvCache": 491,
     "pith::LayerCache": 255, "pith::Matmul": 266, "pith::Pass": 277, "pith::PlaneRows": 268, "pith::Prefill": 322,
     "pith::PrefixTree": 398, "pith::QjlKeys": 290, "pith::Session": 583,

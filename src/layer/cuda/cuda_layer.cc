@@ -52,6 +52,59 @@ class Call {
   bool ended_ = false;
 };
 
+/// How the caller's tensors and the cache's lie, as copies between them.
+class LayerTensors {
+ public:
+  /// `dtype` of the cache's.
+  LayerTensors(const LayerSite& site, DType dtype) : site_(site), dtype_(dtype) {}
+
+  cuda::StridedCopy keys_to(const cuda::RowTarget& to, const RowsView& k) const {
+    return {rows_at(to, to.k), rows_of(k), static_cast<int>(site_.kv_heads)};
+  }
+  cuda::StridedCopy values_to(const cuda::RowTarget& to, const RowsView& v) const {
+    return {rows_at(to, to.v), rows_of(v), static_cast<int>(site_.kv_heads)};
+  }
+  std::array<cuda::StridedCopy, 2> rows_to(const cuda::RowTarget& to, const RowsView& k,
+                                           const RowsView& v) const {
+    return {keys_to(to, k), values_to(to, v)};
+  }
+  cuda::StridedCopy queries_to(void* to, const RowsView& q) const {
+    return {side_by_side(to, dtype_), rows_of(q), static_cast<int>(site_.query_heads),
+            site_.query_factor};
+  }
+  struct Step {
+    const RowsView &q, &k, &v;
+  };
+  std::array<cuda::StridedCopy, 3> step_to(void* queries, const cuda::RowTarget& to,
+                                           const Step& step) const {
+    return {queries_to(queries, step.q), keys_to(to, step.k), values_to(to, step.v)};
+  }
+  cuda::StridedCopy answers_to(const RowsOut& out, const float* from) const {
+    return {{out.data, out.dtype, out.token_stride, out.head_stride},
+            side_by_side(const_cast<float*>(from), DType::kF32),
+            static_cast<int>(site_.query_heads)};
+  }
+
+ private:
+  // Strided copies read what they are given: only `to` is written.
+  static cuda::StridedRows rows_of(const RowsView& x) {
+    return {const_cast<void*>(x.data), x.dtype, x.token_stride, x.head_stride};
+  }
+  /// Rows from to.row on, of every KV head.
+  cuda::StridedRows rows_at(const cuda::RowTarget& to, void* side) const {
+    const size_t first = static_cast<size_t>(to.row) * site_.dim * 2;
+    return {static_cast<std::byte*>(side) + first, dtype_, static_cast<ptrdiff_t>(site_.dim),
+            static_cast<ptrdiff_t>(to.head_stride)};
+  }
+  cuda::StridedRows side_by_side(void* data, DType dtype) const {
+    return {data, dtype, static_cast<ptrdiff_t>(site_.query_heads * site_.dim),
+            static_cast<ptrdiff_t>(site_.dim)};
+  }
+
+  const LayerSite& site_;
+  DType dtype_;
+};
+
 class CudaLayer final : public LayerBackend {
  public:
   /// The turn is the caller's.
@@ -126,7 +179,7 @@ class CudaLayer final : public LayerBackend {
     check_places({{k.data, "k"}, {v.data, "v"}});
     Call call(runtime_, callers_);
     const cuda::RowTarget to = cache_->chunks().begin_chunk(site_.layer, tokens);
-    cuda::copy_strided(std::array{keys_to(to, k), values_to(to, v)}, tokens, site_.dim, stream());
+    cuda::copy_strided(tensors().rows_to(to, k, v), tokens, site_.dim, stream());
     call.end();
     cache_->chunks().append_chunk(site_.layer, tokens);
   }
@@ -139,7 +192,7 @@ class CudaLayer final : public LayerBackend {
       runtime_.uploads.send(cache_->steps().token_uploads(), stream());
     }
     void* queries = room_for_queries(tokens);
-    cuda::copy_strided(std::array{queries_to(queries, q)}, tokens, site_.dim, stream());
+    cuda::copy_strided(std::array{tensors().queries_to(queries, q)}, tokens, site_.dim, stream());
     if (tokens == 1) {
       float* to = in_place(out, DType::kF32) ? static_cast<float*>(out.data) : answers(1);
       cache_->steps().attend_only(
@@ -217,30 +270,7 @@ class CudaLayer final : public LayerBackend {
     }
   }
 
-  // Strided copies read what they are given: only `to` is written.
-  static cuda::StridedRows rows_of(const RowsView& x) {
-    return {const_cast<void*>(x.data), x.dtype, x.token_stride, x.head_stride};
-  }
-  /// Rows from to.row on, of every KV head.
-  cuda::StridedRows rows_at(const cuda::RowTarget& to, void* side) const {
-    const size_t first = static_cast<size_t>(to.row) * site_.dim * 2;
-    return {static_cast<std::byte*>(side) + first, cache_->dtype(),
-            static_cast<ptrdiff_t>(site_.dim), static_cast<ptrdiff_t>(to.head_stride)};
-  }
-  cuda::StridedRows side_by_side(void* data, DType dtype) const {
-    return {data, dtype, static_cast<ptrdiff_t>(site_.query_heads * site_.dim),
-            static_cast<ptrdiff_t>(site_.dim)};
-  }
-  cuda::StridedCopy keys_to(const cuda::RowTarget& to, const RowsView& k) const {
-    return {rows_at(to, to.k), rows_of(k), static_cast<int>(site_.kv_heads)};
-  }
-  cuda::StridedCopy values_to(const cuda::RowTarget& to, const RowsView& v) const {
-    return {rows_at(to, to.v), rows_of(v), static_cast<int>(site_.kv_heads)};
-  }
-  cuda::StridedCopy queries_to(void* to, const RowsView& q) const {
-    return {side_by_side(to, cache_->dtype()), rows_of(q), static_cast<int>(site_.query_heads),
-            site_.query_factor};
-  }
+  LayerTensors tensors() const { return {site_, cache_->dtype()}; }
 
   void* room_for_queries(size_t tokens) const {
     const size_t bytes = 2 * tokens * site_.query_heads * site_.dim;
@@ -257,13 +287,8 @@ class CudaLayer final : public LayerBackend {
     return out.dtype == dtype && without_gaps(out, site_.query_heads, site_.dim) &&
            reinterpret_cast<uintptr_t>(out.data) % kAligned == 0;
   }
-  cuda::StridedCopy answers_to(const RowsOut& out, const float* from) const {
-    return {{out.data, out.dtype, out.token_stride, out.head_stride},
-            side_by_side(const_cast<float*>(from), DType::kF32),
-            static_cast<int>(site_.query_heads)};
-  }
   void hand_out(const RowsOut& out, const float* from, size_t tokens) const {
-    const cuda::StridedCopy copy = answers_to(out, from);
+    const cuda::StridedCopy copy = tensors().answers_to(out, from);
     cuda::copy_strided({&copy, 1}, tokens, site_.dim, stream());
   }
 
@@ -272,8 +297,7 @@ class CudaLayer final : public LayerBackend {
     runtime_.uploads.send(cache_->steps().token_uploads(), stream());
     const cuda::RowTarget& to = cache_->steps().token_target(site_.layer);
     void* queries = room_for_queries(1);
-    cuda::copy_strided(std::array{queries_to(queries, q), keys_to(to, k), values_to(to, v)}, 1,
-                       site_.dim, stream());
+    cuda::copy_strided(tensors().step_to(queries, to, {q, k, v}), 1, site_.dim, stream());
     float* found = in_place(out, DType::kF32) ? static_cast<float*>(out.data) : answers(1);
     cache_->steps().attend_token(
         site_.layer, cache_->steps().token_place(site_.layer, found, queries), space_->scratch());
@@ -285,8 +309,7 @@ class CudaLayer final : public LayerBackend {
                   size_t tokens) {
     void* queries = room_for_queries(tokens);
     const cuda::RowTarget to = cache_->chunks().begin_chunk(site_.layer, tokens);
-    cuda::copy_strided(std::array{queries_to(queries, q), keys_to(to, k), values_to(to, v)}, tokens,
-                       site_.dim, stream());
+    cuda::copy_strided(tensors().step_to(queries, to, {q, k, v}), tokens, site_.dim, stream());
     const bool direct = in_place(out, out.dtype);
     void* found = direct ? out.data : answers(tokens);
     cache_->chunks().attend_chunk(site_.layer, found, direct ? out.dtype : DType::kF32, queries,
@@ -313,9 +336,8 @@ class CudaLayer final : public LayerBackend {
       std::ranges::copy(l.cache_->steps().token_uploads(), std::back_inserter(uploads));
       const cuda::RowTarget& to = l.cache_->steps().token_target(l.site_.layer);
       void* q = queries + 2 * i * width;
-      const auto mine = {l.queries_to(q, given.q), l.keys_to(to, given.k),
-                         l.values_to(to, given.v)};
-      copies.insert(copies.end(), mine);
+      const auto mine = l.tensors().step_to(q, to, {given.q, given.k, given.v});
+      copies.insert(copies.end(), mine.begin(), mine.end());
       float* out = l.in_place(given.out, DType::kF32) ? static_cast<float*>(given.out.data)
                                                       : answers + i * width;
       places.push_back(l.cache_->steps().token_place(l.site_.layer, out, q));
@@ -358,7 +380,7 @@ class CudaLayer final : public LayerBackend {
     std::vector<cuda::StridedCopy> copies;
     for (size_t i = 0; i < steps.size(); ++i)
       if (const RowsOut& out = steps[i].given->out; out.data != places[i].out)
-        copies.push_back(of(steps[i]).answers_to(out, places[i].out));
+        copies.push_back(of(steps[i]).tensors().answers_to(out, places[i].out));
     copy_all(copies, first);
   }
   /// Of a token each.
