@@ -71,6 +71,7 @@ struct Offers {
   bool shares = false;       ///< what `block` rows share is found when they are coded
   size_t block = 32;         ///< rows that are coded together
   size_t learns = 0;         ///< first rows that tables are made of
+  size_t tables = 0;         ///< bytes of those per head, which are there before them
   std::vector<Limit> limits = {};
 
   std::string text() const;

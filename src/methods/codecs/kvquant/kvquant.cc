@@ -24,6 +24,7 @@ Offers kvquant_on_gpu(const MethodOptions& options, const OfferSite& site) {
           .code = text,
           .before_rope = site.side == Side::kKeys,
           .learns = o.calibrate,
+          .tables = 4 * (16 + 2 * static_cast<size_t>(site.dim)),  // levels, ranges, turns
           .limits = {Limit::of("kvquant", "calibrate", o.calibrate,
                                o.calibrate % 32 == 0 && o.calibrate <= most,
                                "a multiple of 32 up to 256 at head_dim 64, 128 above"),

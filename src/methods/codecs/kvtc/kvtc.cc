@@ -15,6 +15,16 @@ std::unique_ptr<Codec> make_kvtc(const MethodOptions& options, Side side) {
   return std::make_unique<TransformCodec>(TransformFormat{o.bits, o.calibrate}, side);
 }
 
+/// On the GPU: mean and vectors in f16, a place and a deviation of each, energies of keys' pairs
+/// and their turns, and levels that a layer's heads share.
+size_t kvtc_tables_on_gpu(const KvtcOptions& o, const OfferSite& site) {
+  const size_t dim = static_cast<size_t>(site.dim);
+  const size_t vectors =
+      (TransformFormat{o.bits, o.calibrate}.most_coordinates(dim) + 15) / 16 * 16;
+  constexpr size_t kLevels = 512, kCounts = 4;
+  return 2 * dim + kCounts + vectors * (2 * dim + 8) + 6 * dim + 4 * kLevels;
+}
+
 /// Tables of a head's own; as many rows wait as they are made from.
 Offers kvtc_on_gpu(const MethodOptions& options, const OfferSite& site) {
   const auto& o = options.as<KvtcOptions>();
@@ -23,6 +33,7 @@ Offers kvtc_on_gpu(const MethodOptions& options, const OfferSite& site) {
           .code = text,
           .before_rope = site.side == Side::kKeys,
           .learns = o.calibrate,
+          .tables = kvtc_tables_on_gpu(o, site),
           .limits = {Limit::of("kvtc", "calibrate", o.calibrate, o.calibrate <= kMostOnGpu,
                                fmt::format("up to {}", kMostOnGpu))}};
 }
