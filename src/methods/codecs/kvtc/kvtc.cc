@@ -15,8 +15,8 @@ std::unique_ptr<Codec> make_kvtc(const MethodOptions& options, Side side) {
   return std::make_unique<TransformCodec>(TransformFormat{o.bits, o.calibrate}, side);
 }
 
-/// On the GPU: mean and vectors in f16, a place and a deviation of each, energies of keys' pairs
-/// and their turns, and levels that a layer's heads share.
+/// Per head on the GPU: mean and vectors in f16, a place and a deviation of each vector, energies
+/// and angles of channel pairs, and levels that a layer's heads share.
 size_t kvtc_tables_on_gpu(const KvtcOptions& o, const OfferSite& site) {
   const size_t dim = static_cast<size_t>(site.dim);
   const size_t vectors =
