@@ -199,15 +199,18 @@ class Demo(unittest.TestCase):
             self.assertNotIn(code, question)
         self.assertNotEqual(capacity.hidden(text, 1)[1], capacity.hidden(text, 2)[1])
 
-    def test_capacity_is_counted(self):
+    def counted(self, *more):
         done = subprocess.run(
             [sys.executable, str(TOOLS / "capacity.py"), "-m", str(MODEL), "--memory", "18MiB",
              "--words", "200", "--most", "16", "--policy", "keydiff(budget=40)+int4,sink=4,window=16",
-             "--control", "--serve=-t1", "--serve=--no-check-weights", "--json"],
+             "--serve=-t1", "--serve=--no-check-weights", "--json", *more],
             capture_output=True, text=True, env={**os.environ, "PITH_PROGRAM": str(PITH)})
         self.assertEqual(done.returncode, 0, done.stderr)
-        exact, int8, small, control = (json.loads(line) for line in done.stdout.splitlines())
-        self.assertEqual((exact["same"], exact["kl"]), (1.0, None))
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_capacity_is_counted(self):
+        exact, int8, small, control = self.counted("--control")
+        self.assertEqual((exact["same"], exact["kl"], exact["found"]), (1.0, None, None))
         self.assertGreater(exact["bytes"], 4 * small["bytes"])
         self.assertIn("streaming_llm(window=", control["policy"])
         self.assertLess(abs(control["bytes"] / small["bytes"] - 1), 0.25)
@@ -215,6 +218,11 @@ class Demo(unittest.TestCase):
         self.assertLess(0, exact["conversations"])
         self.assertLess(exact["conversations"], int8["conversations"])
         self.assertEqual((small["conversations"], small["full"]), (16, False))  # there is room for more
+        # Copies take as much as those that were read, but for a few words.
+        copies = self.counted("--copies", "--compare", "1", "--facts")
+        self.assertLessEqual(abs(copies[0]["conversations"] - exact["conversations"]), 1)
+        self.assertEqual([row["full"] for row in copies], [True, True, False])
+        self.assertTrue(all(0 <= row["found"] <= 1 for row in copies))
 
 
 if __name__ == "__main__":

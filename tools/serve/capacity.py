@@ -7,7 +7,9 @@
 For `exact`, `exact+int8`, each --policy and what `auto` chooses for each --auto one server is started with
 this memory, and conversations of --words words are opened one after another until the server gives one up: so
 many as were open before are held. The newest is then asked once more, and must go on without reading its text
-again. --control adds streaming_llm at the bytes that a conversation of the last policy took.
+again. With --copies the first --compare are read, and the rest are the last of them, saved to a file and restored
+under other names: as many bytes each, in far less time. --control adds streaming_llm at the bytes that a
+conversation of the last policy took.
 
 More conversations are worth nothing if they say something else: beside the count is the share of
 conversations that begin their answer as under `exact` (of the first --compare), and with --text, whose words
@@ -23,6 +25,8 @@ import pathlib
 import random
 import subprocess
 import sys
+import tempfile
+import urllib.request
 
 import load
 import server
@@ -57,8 +61,10 @@ def streaming(options, policy_bytes):
 
 class Server:
     def __init__(self, options, policy):
+        self.folder = tempfile.TemporaryDirectory()
         command = [options.pith, "serve", "-m", options.model, "--port", "0", "--memory", options.memory,
-                   "--kv-policy", policy, "--parallel", "1", "-q", *context(options), *options.serve]
+                   "--kv-policy", policy, "--parallel", "1", "-q", "--slot-save-path", self.folder.name,
+                   *context(options), *options.serve]
         self.process, self.url = server.start(command, f"capacity: the server under {policy}")
 
     def __enter__(self):
@@ -67,6 +73,13 @@ class Server:
     def __exit__(self, *_):
         self.process.terminate()
         self.process.wait()
+        self.folder.cleanup()
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=600) as reply:
+            return json.loads(reply.read())
 
     def metric(self, name):
         return server.metric(server.get(self.url, "/metrics"), name)
@@ -91,6 +104,10 @@ def hidden(text, number):
     return f"{text}\n\nWhat is the code of the harbour? Answer with the number alone.", code
 
 
+def name(number):
+    return f"capacity-{number}"
+
+
 class Held:
     """Conversations of one server."""
 
@@ -104,7 +121,7 @@ class Held:
 
     def ask(self, number, messages):
         answer = load.Answer(number, 0)
-        self.load.ask(answer, messages, f"capacity-{number}")
+        self.load.ask(answer, messages, name(number))
         if not answer.whole:
             sys.exit(f"capacity: conversation {number}: {answer.refused or answer.wrong}")
         return answer
@@ -119,13 +136,21 @@ class Held:
         self.found += code is not None and code in answer.text
         return messages, answer
 
+    def copy(self, number):
+        if number == self.options.compare:
+            self.server.post(f"/v1/pith/sessions/{name(number - 1)}/save", {"name": "copied", "replace": True})
+        self.server.post(f"/v1/pith/sessions/{name(number)}/restore", {"name": "copied"})
+
     def open(self):
         """Until one is given up (True), or there are enough."""
         dropped = 0
         while self.count < self.options.most and not dropped:
-            messages, answer = self.begin(self.count)
-            self.bytes = answer.cache_bytes
-            self.newest = messages + [{"role": "assistant", "content": answer.text}]
+            if self.options.copies and self.count >= self.options.compare:
+                self.copy(self.count)
+            else:
+                messages, answer = self.begin(self.count)
+                self.bytes = answer.cache_bytes
+                self.newest = messages + [{"role": "assistant", "content": answer.text}]
             dropped = self.server.metric("pith_conversations_dropped_total")
             self.count += not dropped
         return bool(dropped)
@@ -175,6 +200,7 @@ def main():
     p.add_argument("-c", "--context", type=int, default=0, help="of the server; budgets in per cent are of it")
     p.add_argument("--words", type=int, default=800, help="of each conversation's text")
     p.add_argument("--compare", type=int, default=12, help="conversations whose answers are compared")
+    p.add_argument("--copies", action="store_true", help="read --compare conversations, and copy the last of them")
     p.add_argument("--most", type=int, default=1000, help="conversations to stop at")
     p.add_argument("--text", help="a file for pith eval ppl")
     p.add_argument("--facts", action="store_true", help="ask each conversation for a code in its text")

@@ -311,8 +311,8 @@ def check(options, serve):
         with open(os.path.join(options.keep, "trace.jsonl"), "w", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in trace)
     print(f"{len(trace)} conversations of {options.turns} turns on 3 servers; other programs had {others:.2f} cores")
-    print(f"proxy and load took {1000 * times['front_request']:.1f} ms of a core a request, "
-          f"{1000 * times['front_token']:.2f} ms a token")
+    print(f"proxy and load took {1000 * times['front_request']:.1f} ms of a core per request, "
+          f"{1000 * times['front_token']:.2f} ms per token")
     print(f"{'':>12} {'real':>9} {'paper':>9} {'ratio':>6}")
     far = []
     for name in ("ttft", "tpot", "itl", "seconds"):
