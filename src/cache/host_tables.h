@@ -22,7 +22,7 @@ class HostTables {
   std::shared_ptr<const Codec> codec(const CohortPolicy& policy, Side side);
   /// One that turns as `rope` does, perhaps `rope` itself; null for null.
   std::shared_ptr<const Rope> rope(std::shared_ptr<const Rope> rope);
-  size_t bytes() const { return memory_.total(); }
+  const MemoryCounter& memory() const { return memory_; }
 
  private:
   ThreadPool& pool_;

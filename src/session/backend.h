@@ -135,8 +135,8 @@ class EngineBackend {
   /// Of the engine's own memory, without its sessions'.
   virtual Ledger ledger() const = 0;
   virtual const MemoryCounter& memory() const = 0;
-  /// Tables that engines of a runtime share, which memory() does not count.
-  virtual size_t bytes_of_tables() const { return 0; }
+  /// Of tables that engines of a runtime share, which memory() does not count.
+  virtual const MemoryCounter& tables() const = 0;
   /// All that decides a result's last bits beside options: two that say the same compute the same.
   virtual std::string bits() const = 0;
 };

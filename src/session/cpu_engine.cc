@@ -256,7 +256,7 @@ class CpuEngine final : public EngineBackend {
     return ledger;
   }
   const MemoryCounter& memory() const override { return memory_; }
-  size_t bytes_of_tables() const override { return runtime_.tables.bytes(); }
+  const MemoryCounter& tables() const override { return runtime_.tables.memory(); }
   std::string bits() const override { return runtime_.kernels.isa; }
 
  private:

@@ -266,10 +266,12 @@ size_t Engine::next_chunk(size_t left) const {
 
 Ledger Engine::ledger() const { return state_->backend->ledger(); }
 size_t Engine::bytes_in_use() const {
-  return state_->backend->memory().total() + state_->backend->bytes_of_tables();
+  return state_->backend->memory().total() + state_->backend->tables().total();
 }
 size_t Engine::peak_bytes() const {
-  return state_->backend->memory().peak() + state_->backend->bytes_of_tables();
+  // The two may have had theirs at different times, but both are in the runtime's.
+  const size_t apart = state_->backend->memory().peak() + state_->backend->tables().peak();
+  return std::min(apart, state_->runtime->peak_bytes());
 }
 size_t Engine::bytes_reserved() const { return set_aside(state_->backend->memory()); }
 void Engine::set_memory_limit(size_t bytes) { state_->runtime->set_memory_limit(bytes); }

@@ -126,6 +126,17 @@ TEST(Runtime, TablesAreThereOnce) {
   }
 }
 
+// Tables are counted apart from an engine's own bytes, whose most was at another time.
+TEST(Runtime, APeakIsOfOneTime) {
+  const auto engine = engine_of(two_threads(), 48);
+  Session(engine, with_policy("exact")).append(some_ids(300, 1));
+  const size_t before = engine->peak_bytes();
+  const Session session(engine, with_policy("exact+qjl(paper=true)"));
+  ASSERT_GT(session.ledger().shared, 0u);
+  ASSERT_LT(engine->bytes_in_use(), before);
+  EXPECT_EQ(engine->peak_bytes(), before);
+}
+
 TEST(Runtime, BytesOfAllAreCounted) {
   const auto runtime = two_threads();
   EXPECT_EQ(runtime->bytes_in_use(), 0u);

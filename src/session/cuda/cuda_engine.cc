@@ -145,7 +145,7 @@ class CudaEngine final : public EngineBackend {
     return ledger;
   }
   const MemoryCounter& memory() const override { return shared_.memory; }
-  size_t bytes_of_tables() const override { return shared_.runtime.tables->memory.total(); }
+  const MemoryCounter& tables() const override { return shared_.runtime.tables->memory; }
   /// An engine for many has products of its own.
   std::string bits() const override {
     return fmt::format("{}, {}", cuda::bits_of_card(), shared_.forward.bits());
