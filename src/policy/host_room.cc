@@ -33,7 +33,7 @@ size_t most_of_body(const CohortPolicy& c, const HeldRows& rows) {
   HeldRows most = rows;
   most.body = c.selector.rule->most_rows(rows.of.body);
   if (most.body > rows.body) {
-    // Heads share their rows, and a store that held more keeps some of its room.
+    // Heads share their rows, or budgets fall: a store that held more keeps some of its room.
     const size_t buffers = stores * RowStore::buffers(*c.keys.sizes, *c.values.sizes);
     return std::min(most_kept_bytes(bytes.total(), buffers), most_of_body(c, most));
   }
