@@ -9,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -31,6 +32,19 @@ class Replicas(unittest.TestCase):
         self.assertEqual(ray_app.replicas_for([(30, 100), (120, 200), (0, 50)], 0.5), 2)
         self.assertEqual(ray_app.replicas_for([(0, 100)], 0.5), 0)  # Ray keeps --min
         self.assertEqual(ray_app.replicas_for([(100, 100)], 1.0), 1)
+
+
+    def test_a_place_without_conversations_is_taken_first(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for place, count in ((0, 2), (1, 1)):
+                idle = pathlib.Path(folder, f"server-{place}", "idle")
+                idle.mkdir(parents=True)
+                for i in range(count):
+                    (idle / f"{i}.conversation").touch()
+            slots = [ray_app.Slot(folder, 4) for _ in range(4)]
+            self.assertEqual([slot.own.name for slot in slots], ["server-2", "server-3", "server-1", "server-0"])
+            for slot in slots:
+                slot.lock.close()
 
 
 class Application(Proxied, unittest.TestCase):

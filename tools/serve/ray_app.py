@@ -54,11 +54,12 @@ class ByReservedBytes:
 
 
 class Slot:
-    """A place of FOLDER: a replica's files while it holds the lock."""
+    """A place of FOLDER: a replica's files while it holds the lock. One without conversations, if there is any:
+    those of a server that has ended are for all others, also for requests that wait already."""
 
     def __init__(self, folder, count):
         self.places = [pathlib.Path(folder, f"server-{i}") for i in range(count)]
-        for place in self.places:
+        for place in sorted(self.places, key=lambda place: len(list(place.glob("idle/*.conversation")))):
             place.mkdir(parents=True, exist_ok=True)
             self.lock = open(place / "lock", "a+", encoding="utf-8")  # noqa: SIM115 (held while it lives)
             try:
