@@ -171,20 +171,6 @@ void dot_many(float* out, size_t ld, const float* q, const CodeRows& rows, const
   }
 }
 
-template <int kBits, bool kSigned>
-void dot_all(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,
-             const CodeSides& sides, size_t count, float scale) {
-  for_query_blocks<kQueries>(queries, [&]<size_t Q>(size_t m) HWY_ATTR {
-    dot_many<kBits, kSigned, Q>(out + m * ld, ld, q + m * rows.dim, rows, sides, count, scale);
-  });
-}
-
-void dot_codes(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,
-               const CodeSides& sides, size_t count, float scale) {
-  PITH_VISIT_CODES(rows.bits, sides.numbers && !sides.minima,
-                   (dot_all<kBits, kSigned>(out, ld, q, queries, rows, sides, count, scale)));
-}
-
 constexpr size_t kGroupVectors = kGroup / kLanes;
 
 /// The codes of one group as numbers, in the order of the channels.
@@ -317,11 +303,8 @@ void add_many(float* acc, const float* p, size_t ld, size_t queries, const CodeR
   }
 }
 
-void add_codes(float* acc, const float* p, size_t ld, size_t queries, const CodeRows& rows,
-               const CodeSides& sides, size_t count) {
-  PITH_VISIT_CODES(rows.bits, !sides.minima,
-                   (add_many<kBits, kSigned>(acc, p, ld, queries, rows, sides, count)));
-}
+#define PITH_CODES_ATTR HWY_ATTR
+#include "kernels/cpu/code_rows_calls-inl.h"
 
 }  // namespace
 

@@ -172,20 +172,6 @@ void dot_many(float* out, size_t ld, const float* q, const CodeRows& rows, const
   }
 }
 
-template <int kBits, bool kSigned>
-void dot_all(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,
-             const CodeSides& sides, size_t count, float scale) {
-  for_query_blocks<kQueries>(queries, [&]<size_t Q>(size_t m) PITH_VNNI_ATTR {
-    dot_many<kBits, kSigned, Q>(out + m * ld, ld, q + m * rows.dim, rows, sides, count, scale);
-  });
-}
-
-void dot_codes(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,
-               const CodeSides& sides, size_t count, float scale) {
-  PITH_VISIT_CODES(rows.bits, sides.numbers && !sides.minima,
-                   (dot_all<kBits, kSigned>(out, ld, q, queries, rows, sides, count, scale)));
-}
-
 /// Weights of 64 rows for Q queries as shares of each query's largest; rows past the last: 0.
 template <size_t Q>
 struct Shares {
@@ -397,11 +383,8 @@ void add_many(float* acc, const float* p, size_t ld, size_t queries, const CodeR
   }
 }
 
-void add_codes(float* acc, const float* p, size_t ld, size_t queries, const CodeRows& rows,
-               const CodeSides& sides, size_t count) {
-  PITH_VISIT_CODES(rows.bits, !sides.minima,
-                   (add_many<kBits, kSigned>(acc, p, ld, queries, rows, sides, count)));
-}
+#define PITH_CODES_ATTR PITH_VNNI_ATTR
+#include "kernels/cpu/code_rows_calls-inl.h"
 
 }  // namespace
 
