@@ -124,6 +124,7 @@ std::string to_string(const PolicyPart& part);
 /// The options of one method, as any type; the method that made them reads them back.
 class MethodOptions {
  public:
+  MethodOptions() = default;
   template <class O>
   explicit MethodOptions(O options) : value_(std::move(options)) {}
   template <class O>

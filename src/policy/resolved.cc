@@ -27,15 +27,15 @@ SideChoice choose_side(const PolicyRule& rule, const RulePlace& place, Side side
   const CodecRow& row = codec_row(choice.codec.name);
   choice.exact = rule.dtype.value_or(row.dense.value_or(DType::kF16));
   choice.body = row.dense.value_or(choice.exact);
-  const MethodOptions options = row.read(choice.codec);
-  choice.sizes = row.make(options, side);
+  choice.options = row.read(choice.codec);
+  choice.sizes = row.make(choice.options, side);
   choice.sizes->check_context(place.shape.context);
   const std::string text = to_string(choice.codec);
   Offers& offers = choice.offers;
   const bool on_gpu = place.device == Device::kCuda;
   const auto dim = static_cast<size_t>(place.shape.head_dim);
   const Offers gpu =
-      row.on_gpu ? row.on_gpu(options, {side, dim}) : Offers{.codec = text, .there = false};
+      row.on_gpu ? row.on_gpu(choice.options, {side, dim}) : Offers{.codec = text, .there = false};
   if (gpu.shares) choice.together = gpu.block;  // on both devices alike
   if (row.dense)
     offers = {.codec = text, .levels = !on_gpu || *row.dense != DType::kF32, .coded = false};
@@ -50,8 +50,8 @@ SideChoice choose_side(const PolicyRule& rule, const RulePlace& place, Side side
 
 /// Budgets as rows, sink and window. `waiting`: the most rows behind the window that wait for the
 /// others of their block.
-void place_selector(CohortPolicy& c, const SelectorRow& row, const MethodOptions& options,
-                    const RulePlace& place, size_t waiting) {
+void place_selector(CohortPolicy& c, const SelectorRow& row, const RulePlace& place,
+                    size_t waiting) {
   const PolicyRule& rule = c.rule;
   if (row.owns_window && rule.window)
     throw Error(ErrorCode::kInvalidArgument,
@@ -71,7 +71,7 @@ void place_selector(CohortPolicy& c, const SelectorRow& row, const MethodOptions
   c.budget.bytes = [&](size_t rows) {
     return static_cast<double>(sink + rows + waiting) * exact_bytes;
   };
-  uint32_t window = rule.window.value_or(row.default_window(options, c.budget, c.coded()));
+  uint32_t window = rule.window.value_or(row.default_window(c.options, c.budget, c.coded()));
   if (seen > 0) {
     // The layer looks back `seen` rows at most: a sink would never be seen, nor a longer window.
     sink = 0;
@@ -80,8 +80,8 @@ void place_selector(CohortPolicy& c, const SelectorRow& row, const MethodOptions
   c.site.sink = sink;
   c.site.window = window;
   c.site.sliding_window = seen;
-  c.side_bytes = row.side_bytes + (row.more_side_bytes ? row.more_side_bytes(options) : 0);
-  c.state = row.state ? row.state(options, c.site) : StateSize();
+  c.side_bytes = row.side_bytes + (row.more_side_bytes ? row.more_side_bytes(c.options) : 0);
+  c.state = row.state ? row.state(c.options, c.site) : StateSize();
   if (c.keys.sizes->first_queries() > 0) {  // their sums, and what an empty store makes of them
     const size_t pairs = c.site.head_dim / 2;
     c.state.bytes += static_cast<double>(pairs * (sizeof(float) + 1));
@@ -163,8 +163,7 @@ size_t unselected_rows(const Rule& rule, size_t most) {
 }  // namespace
 
 std::unique_ptr<Codec> SideChoice::make_codec(Side side) const {
-  const CodecRow& row = codec_row(codec.name);
-  return row.make(row.read(codec), side);
+  return codec_row(codec.name).make(options, side);
 }
 
 size_t CohortPolicy::exact_row_bytes() const {
@@ -246,10 +245,10 @@ void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& 
 
 CohortPolicy place_rule(const PolicyRule& rule, const RulePlace& place) {
   const SelectorRow& row = selector_row(rule.selector.name);
-  const MethodOptions options = row.read(rule.selector);
   const CacheShape& shape = place.shape;
   CohortPolicy c;
   c.rule = rule;
+  c.options = row.read(rule.selector);
   c.device = place.device;
   c.prompt = place.prompt;
   c.layer = place.layer;
@@ -269,8 +268,8 @@ CohortPolicy place_rule(const PolicyRule& rule, const RulePlace& place) {
   c.schedule.block = std::lcm(c.keys.sizes->block_rows(), c.values.sizes->block_rows());
   for (size_t counted = 0; counted < c.schedule.block;) {
     counted = c.schedule.block;
-    place_selector(c, row, options, place, counted - 1);
-    c.selector = row.resolve({options, c.budget, c.site});
+    place_selector(c, row, place, counted - 1);
+    c.selector = row.resolve({c.options, c.budget, c.site});
     const auto seen = static_cast<size_t>(c.site.sliding_window);
     c.slides = shape.context > 0 && seen >= shape.context ? 0 : seen;
     spare_selections(c);

@@ -52,6 +52,7 @@ struct RulePlace {
 /// How keys or values are stored.
 struct SideChoice {
   PolicyPart codec;                    ///< of the body
+  MethodOptions options;               ///< the codec's, read once
   DType exact = DType::kF16;           ///< of exact rows
   DType body = DType::kF16;            ///< of a body whose rows are plain numbers
   Offers offers;                       ///< on the device
@@ -63,6 +64,7 @@ struct SideChoice {
 /// KV heads of one layer under one rule.
 struct CohortPolicy {
   PolicyRule rule;
+  MethodOptions options;  ///< the selector's, read once
   Device device = Device::kCpu;
   PromptReading prompt = PromptReading::kChunks;
   int layer = 0;

@@ -24,7 +24,7 @@ std::shared_ptr<const DeviceCodec> make_side(const SideChoice& side) {
   if (!side.offers.coded) return nullptr;
   const DeviceCodecRow* device = find_device_codec(side.codec.name);
   if (!device || !device->make) lacks_half(side.codec.name);
-  return device->make(codec_row(side.codec.name).read(side.codec));
+  return device->make(side.options);
 }
 
 /// The codec of keys and values.
@@ -71,13 +71,13 @@ LayerPlan rows_of(const CohortPolicy& policy, const HeadRange& heads) {
   plan.cache_positions = needs.cache_positions && policy.site.sliding_window == 0;
   if (needs.body == Needs::Body::kNone) return plan;
   if (!needs.all()) {
-    const SelectorRow& row = selector_row(policy.rule.selector.name);
-    const DeviceSelectorRow* device = find_device_selector(row.info.name);
-    if (!device || !device->make) lacks_half(row.info.name);
+    const std::string& name = policy.rule.selector.name;
+    const DeviceSelectorRow* device = find_device_selector(name);
+    if (!device || !device->make) lacks_half(name);
     SelectorSite site = policy.site;
     site.first_head = static_cast<uint32_t>(heads.first);
     site.heads = static_cast<size_t>(heads.count);
-    plan.selector = device->make({row.read(policy.rule.selector), policy.budget, site});
+    plan.selector = device->make({policy.options, policy.budget, site});
   }
   if (needs.all() && plan.seen > 0 && plan.schedule.window + 1 == plan.seen) {
     plan.rule = std::make_shared<DropAll>();  // hidden rows need not wait for others
