@@ -23,7 +23,7 @@ LARGER = {
     "pith::LayerCache": 255, "pith::Matmul": 266, "pith::Pass": 277, "pith::PlaneRows": 268, "pith::Prefill": 322,
     "pith::PrefixTree": 398, "pith::QjlKeys": 290, "pith::Session": 583,
     "pith::chat::Lexer": 295, "pith::cli::Talk": 255, "pith::cli::TasksCommand": 306,
-    "pith::cuda::ChunkReader": 269, "pith::cuda::Coder": 417, "pith::cuda::CsrDeviceCodec": 258,
+    "pith::cuda::ChunkReader": 269, "pith::cuda::Coder": 417,
     "pith::cuda::DeviceProbe": 393, "pith::cuda::ExpressStore": 273, "pith::cuda::HeadStream": 263,
     "pith::cuda::LevelBuilder": 403, "pith::cuda::RaggedStore": 339, "pith::cuda::RateStore": 348,
     "pith::form::Automaton": 352, "pith::form::SchemaReader": 264, "pith::http::Connection": 278,

@@ -58,6 +58,18 @@ struct CsrTables : CsrSources {
   }
 };
 
+/// Of a KV head of the site.
+RowsRequest request_of(const TableSite& site, Side side, int head) {
+  RowsRequest request;
+  request.side = side;
+  request.dim = static_cast<size_t>(site.head_dim);
+  request.head = site.first_head + static_cast<uint32_t>(head);
+  request.seed = site.seed;
+  request.layer = site.layer;
+  request.model = site.model;
+  return request;
+}
+
 class CsrDeviceCodec final : public DeviceCodec {
  public:
   /// `positions`: keys before RoPE have theirs beside them.
@@ -127,7 +139,6 @@ class CsrDeviceCodec final : public DeviceCodec {
   void code_side(bool keys, const CodeBatch& batch, std::span<const CodeJob> jobs,
                  cudaStream_t stream) const;
   void cluster(const CsrTables& tables, CsrDraw draw, cudaStream_t stream) const;
-  RowsRequest request(Side side, int head) const;
 
   std::shared_ptr<const CsrPlan> plan_;
   std::string name_;
@@ -136,17 +147,6 @@ class CsrDeviceCodec final : public DeviceCodec {
   DeviceArray<double> turns_;  // [D/2] of RoPE, where keys are coded before it
   CsrTables keys_, values_;
 };
-
-RowsRequest CsrDeviceCodec::request(Side side, int head) const {
-  RowsRequest request;
-  request.side = side;
-  request.dim = static_cast<size_t>(site_.head_dim);
-  request.head = site_.first_head + static_cast<uint32_t>(head);
-  request.seed = site_.seed;
-  request.layer = site_.layer;
-  request.model = site_.model;
-  return request;
-}
 
 /// The codec of a layer without its dictionaries.
 std::shared_ptr<CsrDeviceCodec> CsrDeviceCodec::empty(const TableSite& site) const {
@@ -174,14 +174,14 @@ CsrTables CsrDeviceCodec::make_tables(Side side) const {
   t.dim = site_.head_dim / static_cast<int>(t.format.chunks);
   size_t online = 0;
   for (int head = 0; head < site_.kv_heads && given.online > 0; ++head) {
-    const auto parts = draw_online_parts(t.format, request(side, head));
+    const auto parts = draw_online_parts(t.format, request_of(site_, side, head));
     online = std::min(parts.size(), given.online);
     t.drawn.insert(t.drawn.end(), parts.begin(), parts.end());
-    t.seeds.push_back(online_cluster_seed(request(side, head)));
+    t.seeds.push_back(online_cluster_seed(request_of(site_, side, head)));
   }
   if (plan_->offline) {
-    const OfflineAtoms first = plan_->offline->atoms(request(side, 0));
-    const OfflineAtoms last = plan_->offline->atoms(request(side, site_.kv_heads - 1));
+    const OfflineAtoms first = plan_->offline->atoms(request_of(site_, side, 0));
+    const OfflineAtoms last = plan_->offline->atoms(request_of(site_, side, site_.kv_heads - 1));
     t.offline = static_cast<int>(first.count);
     t.common = online == 0 && first.rows == last.rows;
   }
@@ -193,7 +193,7 @@ CsrTables CsrDeviceCodec::make_tables(Side side) const {
 void CsrDeviceCodec::load_trained(CsrTables& t, Side side) const {
   const size_t each = static_cast<size_t>(t.offline) * t.dim;
   for (int head = 0; head < (t.common ? 1 : site_.kv_heads); ++head) {
-    const OfflineAtoms atoms = plan_->offline->atoms(request(side, head));
+    const OfflineAtoms atoms = plan_->offline->atoms(request_of(site_, side, head));
     check(cudaMemcpyAsync(t.atoms.data() + static_cast<size_t>(head) * t.count * t.dim, atoms.rows,
                           2 * each, cudaMemcpyHostToDevice, site_.stream),
           "CSR's trained atoms");
