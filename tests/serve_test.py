@@ -118,6 +118,13 @@ class Basics(unittest.TestCase):
         for field, text in (("policy", "auto"), ("budget", "many")):
             _, answer, _ = ask("POST", "/v1/chat/completions", chat("a", pith={field: text}))
             self.assertEqual(answer["error"]["param"], f"pith.{field}", answer)
+        for path, field, body in (("completions", "prompt", {"prompt": 5}),
+                                  ("completions", "prompt", {"prompt": ["a", {}]}),
+                                  ("responses", "input", {"input": "the ship " * 100000}),
+                                  ("messages", "messages", chat("the ship " * 100000, max_tokens=1))):
+            status, answer, _ = ask("POST", f"/v1/{path}", body)
+            self.assertEqual((status, answer["error"]["param"]), (400, field), answer)
+            self.assertIn("string" if path == "completions" else "context", answer["error"]["message"])
         status, _, _ = ask("POST", "/tokenize", '{"content":"a"}', {"Content-Type": "text/plain"})
         self.assertEqual(status, 415)
 

@@ -40,7 +40,12 @@ void AnswerEndpoints::completions(Visit& v) {
 
 void AnswerEndpoints::responses(Visit& v) {
   const Json body = parse_object(v.request.body);
-  answer(v, responses_call(body, gate_options_), Shape::kResponses, responses_echo(body));
+  try {
+    answer(v, responses_call(body, gate_options_), Shape::kResponses, responses_echo(body));
+  } catch (Refusal& refusal) {
+    if (refusal.param == "messages") refusal.param = "input";  // of a request's own fields
+    throw;
+  }
 }
 
 void AnswerEndpoints::messages(Visit& v) {

@@ -86,6 +86,8 @@ void read_pith(Fields& f, Call& call) {
 }
 
 TextPrompt one_prompt(const Json& item, const GateOptions& options) {
+  if (!item.is_string() && !item.is_array())
+    throw wrong("prompt", "must be a string, a list of token ids, or a list of these");
   TextPrompt out;
   out.tokenised = !item.is_string();
   if (out.tokenised)
