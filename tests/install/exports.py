@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Exports of libpith.so: every name that a public header declares for C, and nothing that none declares.
+"""Exports of libpith.so: every name that a public header declares for C, and nothing that none declares; all of them
+of the version that its SONAME has.
 
 exports.py LIBRARY HEADERS
 """
@@ -26,8 +27,16 @@ def main():
                         for path in sorted(folder.glob("*.h")))
     declared = set(re.findall(r"\w+", headers))
     listed = subprocess.run(["nm", "-D", "-C", "--defined-only", library], check=True, capture_output=True, text=True)
-    symbols = [line.split(" ", 2)[2] for line in listed.stdout.splitlines()]
-    wrong = []
+    node = re.search(r"^PITH_\d+\.\d+", pathlib.Path(library).resolve().name.replace("libpith.so.", "PITH_"))
+    version = node.group() if node else "PITH_?"
+    wrong, symbols = [], []
+    for line in listed.stdout.splitlines():
+        symbol, _, of = line.split(" ", 2)[2].partition("@@")
+        if symbol == version:
+            continue
+        symbols.append(symbol)
+        if of != version:
+            wrong.append(f"exported without the version {version}: {symbol}")
     for symbol in symbols:
         parts = names(symbol)
         ours = parts[0] == "pith" or parts[0].startswith("pith_")
