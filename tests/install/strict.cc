@@ -28,6 +28,7 @@
 #include "pith/saved.h"
 #include "pith/session.h"
 #include "pith/tokenizer.h"
+#include "pith/utf8.h"
 #include "pith/version.h"
 
 static_assert(PITH_VERSION_NUMBER >= 100 && PITH_VERSION_MAJOR == 0);
