@@ -54,7 +54,7 @@ def test_refused_and_then_used(llama, cache):
     refused(lambda: run(llama, ids[:, 5:8], cache, attention_mask=hidden[:, :3]), "covers all tokens", cache)
     packed = torch.tensor([[5, 6, 0]])
     refused(lambda: run(llama, ids[:, 5:8], cache, position_ids=packed), "packed", cache)
-    refused(lambda: run(llama, ids[:, 5:8], cache, position_ids=torch.tensor([[9, 10, 11]])), "at 5", cache)
+    refused(lambda: run(llama, ids[:, 5:8], cache, position_ids=torch.tensor([[9, 10, 11]])), "by one from 5", cache)
     refused(lambda: run(llama, ids[:1, 5:8], cache), "batch of 1 after one of 2", cache)
     with torch.inference_mode(False), torch.enable_grad():
         refused(lambda: run(llama, ids[:, 5:8].clone(), cache), "inference_mode", cache)
