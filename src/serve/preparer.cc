@@ -38,9 +38,7 @@ void set_policy(SessionOptions& session, const Call& call) {
     field = "pith.budget";
     if (!call.budget.empty()) session.policy.set_budget(call.budget);
   } catch (const Error& error) {
-    Refusal refusal = refusal_of(error);
-    refusal.param = field;
-    throw refusal;
+    throw refusal_of(error, field);
   }
   if (call.policy_seed) session.seed = *call.policy_seed;
 }

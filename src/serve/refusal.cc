@@ -27,7 +27,7 @@ Refusal unsupported(const std::string& param, const std::string& message) {
   return {400, "unsupported", "'" + param + "' " + message, param};
 }
 
-Refusal refusal_of(const Error& error) {
+Refusal refusal_of(const Error& error, const std::string& param) {
   const std::string text = error.what();
   std::string code = to_string(error.code());
   std::replace(code.begin(), code.end(), ' ', '_');
@@ -44,6 +44,7 @@ Refusal refusal_of(const Error& error) {
       break;
     default: out.senseless = true;
   }
+  out.param = param;
   return out;
 }
 

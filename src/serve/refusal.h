@@ -24,7 +24,7 @@ struct Refusal : std::runtime_error {
 Refusal wrong(const std::string& param, const std::string& message);
 /// 400 for a field that would change the answer and is not there.
 Refusal unsupported(const std::string& param, const std::string& message);
-Refusal refusal_of(const Error& error);
+Refusal refusal_of(const Error& error, const std::string& param = "");
 /// {"error":{...}}: one line.
 std::string error_json(const Refusal& refusal);
 http::Response response_of(const Refusal& refusal);
