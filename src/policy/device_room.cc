@@ -86,6 +86,10 @@ class HeadOnGpu {
     const size_t rows = rows_.protected_rows, room = device_rows().most_for(rows);
     return static_cast<double>(room - rows) * static_cast<double>(c_.exact_row_bytes());
   }
+  size_t tables() const {
+    if (!coded_ || rows_.body >= asked_.learns()) return 0;
+    return asked_.keys.tables + asked_.values.tables;
+  }
   /// The descriptors of a token, and numbers of rows that stay by contents.
   static constexpr double kNumbers = 512;
 
@@ -127,7 +131,7 @@ class HeadOnGpu {
 
 }  // namespace
 
-size_t most_free_on_gpu(const CohortPolicy& policy, const DeviceRows& held) {
+BesideRows beside_rows_on_gpu(const CohortPolicy& policy, const DeviceRows& held) {
   const HeadOnGpu head(policy, held);
   double free = 0;
   if (head.straight())
@@ -139,7 +143,7 @@ size_t most_free_on_gpu(const CohortPolicy& policy, const DeviceRows& held) {
   if (!head.straight() && !head.flows() && head.may_flow())
     free = std::max(free, head.free(head.of_flow(), held.coded));
   free += head.free_of_protected() + HeadOnGpu::kNumbers;
-  return static_cast<size_t>(std::ceil(std::max(free, 0.0)));
+  return {static_cast<size_t>(std::ceil(std::max(free, 0.0))), head.tables()};
 }
 
 }  // namespace pith

@@ -1,5 +1,5 @@
 #pragma once
-// Bytes that the stores of a head keep free on the GPU beside its rows. How each grows is said once
+// Bytes that the stores of a head take on the GPU beside its rows. How each grows is said once
 // (rows/device_growth.h), for the stores too; which of them there are follows from the selector's
 // needs, as cache/cuda/layer_plan.cc places rows.
 
@@ -13,7 +13,11 @@ struct DeviceRows {
   double coded = 0;  ///< bytes of the body's codes, if it has any
 };
 
-/// The most that is free beside such rows of one head, however they came.
-size_t most_free_on_gpu(const CohortPolicy& policy, const DeviceRows& held);
+/// Of one head.
+struct BesideRows {
+  size_t free = 0;    ///< at most, however the rows came
+  size_t tables = 0;  ///< there before the rows from which they are made, whose codes count them
+};
+BesideRows beside_rows_on_gpu(const CohortPolicy& policy, const DeviceRows& held);
 
 }  // namespace pith

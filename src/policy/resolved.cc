@@ -222,14 +222,14 @@ void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& 
                      count * (o.sink + o.window) * exact_side +
                      static_cast<size_t>(static_cast<double>(count) * state.bytes);
   const size_t used = ledger.payload + ledger.metadata - before;
-  if (device == Device::kCpu)
+  if (device == Device::kCpu) {
     ledger.slack +=
         std::max(used, count * most_on_host(*this, {o, of_protected, body, side})) - used;
-  else
-    ledger.slack += count * most_free_on_gpu(*this, {{o, of_protected, body, side}, coded});
-  // Of rows from which tables are made the codes' bytes count these too.
-  if (const Asked a = asked(); a.coded() && body < a.learns())
-    ledger.shared += count * (a.keys.tables + a.values.tables);
+  } else {
+    const BesideRows beside = beside_rows_on_gpu(*this, {{o, of_protected, body, side}, coded});
+    ledger.slack += count * beside.free;
+    ledger.shared += count * beside.tables;
+  }
   for (const Side s : {Side::kKeys, Side::kValues}) {
     RowsRequest request{.side = s, .dim = dim, .head = static_cast<uint32_t>(heads.back())};
     request.layer = site.layer;
