@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "c_check.h"
-#include "pith/pith.h"
+#include "c_engine.h"
 #include "pith/pith_extend.h"
 #include "pith/pith_prefix.h"
 
@@ -230,21 +229,11 @@ static int extended(const pith_engine* engine, size_t vocab) {
   return 0;
 }
 
-int main(int argc, char** argv) {
+static int all(pith_model* model, pith_engine* engine) {
   pith_error error = PITH_ERROR_INIT;
-  pith_model* model = NULL;
-  pith_engine* engine = NULL;
-  CHECK(argc == 2);
-  CHECK(pith_model_load(argv[1], NULL, &model, &error) == PITH_OK);
   pith_model_info info = {.size = sizeof(info)};
   CHECK(pith_model_get_info(model, &info, &error) == PITH_OK);
-  pith_engine_options options;
-  pith_engine_defaults(&options, sizeof(options));
-  options.threads = 2;
-  CHECK(pith_engine_create(model, &options, &engine, &error) == PITH_OK);
-  CHECK(restored(engine, (size_t)info.vocab) == 0);
-  CHECK(extended(engine, (size_t)info.vocab) == 0);
-  pith_engine_free(engine);
-  pith_model_free(model);
-  return 0;
+  return restored(engine, (size_t)info.vocab) || extended(engine, (size_t)info.vocab);
 }
+
+int main(int argc, char** argv) { return with_engine(argc, argv, all); }

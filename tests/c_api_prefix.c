@@ -4,8 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "c_check.h"
-#include "pith/pith.h"
+#include "c_engine.h"
 #include "pith/pith_prefix.h"
 
 static int prefixes(const pith_model* model, const pith_engine* engine) {
@@ -161,21 +160,8 @@ static int saved(const pith_engine* engine) {
   return 0;
 }
 
-int main(int argc, char** argv) {
-  CHECK(argc == 2);
-  pith_model* model = NULL;
-  pith_engine* engine = NULL;
-  pith_error error = PITH_ERROR_INIT;
-  pith_engine_options options;
-  pith_engine_defaults(&options, sizeof(options));
-  options.threads = 2;
-  if (pith_model_load(argv[1], NULL, &model, &error) != PITH_OK ||
-      pith_engine_create(model, &options, &engine, &error) != PITH_OK) {
-    fprintf(stderr, "%s\n", error.message);
-    return 1;
-  }
-  const int failed = prefixes(model, engine) || saved(engine);
-  pith_engine_free(engine);
-  pith_model_free(model);
-  return failed;
+static int all(pith_model* model, pith_engine* engine) {
+  return prefixes(model, engine) || saved(engine);
 }
+
+int main(int argc, char** argv) { return with_engine(argc, argv, all); }

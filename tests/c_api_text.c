@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "c_check.h"
-#include "pith/pith.h"
+#include "c_engine.h"
 #include "pith/pith_chat.h"
 
 static const char* kMessages =
@@ -291,22 +290,9 @@ static int every_position(const pith_model* model, const pith_engine* engine) {
   return 0;
 }
 
-int main(int argc, char** argv) {
-  CHECK(argc == 2);
-  pith_model* model = NULL;
-  pith_engine* engine = NULL;
-  pith_error error = PITH_ERROR_INIT;
-  pith_engine_options options;
-  pith_engine_defaults(&options, sizeof(options));
-  options.threads = 2;
-  if (pith_model_load(argv[1], NULL, &model, &error) != PITH_OK ||
-      pith_engine_create(model, &options, &engine, &error) != PITH_OK) {
-    fprintf(stderr, "%s\n", error.message);
-    return 1;
-  }
-  const int failed = tokens(model) || chat(model) || forms(model, engine) || talks(model, engine) ||
-                     every_position(model, engine);
-  pith_engine_free(engine);
-  pith_model_free(model);
-  return failed;
+static int all(pith_model* model, pith_engine* engine) {
+  return tokens(model) || chat(model) || forms(model, engine) || talks(model, engine) ||
+         every_position(model, engine);
 }
+
+int main(int argc, char** argv) { return with_engine(argc, argv, all); }
