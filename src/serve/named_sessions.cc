@@ -147,7 +147,7 @@ Json NamedSessions::save(const std::string& id, const std::string& who, const st
   const IdleSession idle = look(id, preparer_.prompt_tenant(who, ""));
   const auto start = Clock::now();  // answers go on meanwhile
   try {
-    // A file is copied: there may be no memory for what is in it.
+    // A file is copied as it lies: its session may not fit into memory.
     if (idle.session)
       idle.session->save(path, {.replace = replace});
     else

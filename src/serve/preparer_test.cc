@@ -1,4 +1,4 @@
-// From calls to prompts: what is too long is refused before a template works for it.
+// From calls to prompts: texts that are too long are refused before a template works for them.
 
 #include "serve/preparer.h"
 

@@ -303,7 +303,7 @@ void layers() {
   options.sink_logits = {1, 1, 1, 1};
   pith::LayerCache capped(runtime, options);
   run(b, capped, 0, 100);
-  need(b.out != a.out, "soft caps and sinks change what is attended to");
+  need(b.out != a.out, "soft caps and sinks change the answer");
   options.error_probe.rows = 64;
   need(code_of([&] { pith::LayerCache(runtime, options); }) == code(pith::ErrorCode::kUnsupported),
        "the error probe refuses caps and sinks");

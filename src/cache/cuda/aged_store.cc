@@ -56,7 +56,7 @@ void AgedStore::age(size_t rows) {
   old_.announce(rows);
   const BodyMove move{&old_, plain, rows};
   old_.take({&move, 1});
-  // A chunk's room goes: what is left comes and ages a block at a time.
+  // A chunk's room goes: from now on rows come and age a block at a time.
   const AgedCodec& aged = *codec_->aged();
   const size_t most = std::max(young_.rows() - rows, aged.rows + aged.step) + kBlockRows;
   young_.drop_front(rows, kBlockRows * device_codes().most_for(device_blocks(most)));

@@ -48,7 +48,7 @@ class DeviceProducts {
     const float *bias, *norm;
     const MixedMatrix* next = nullptr;  ///< the operand of a token's next product
   };
-  /// The residual stream takes what is added; x is f32 for few, of products otherwise.
+  /// Adds w x to the residual stream; x is f32 for few, of products otherwise.
   void add_products(const Added& added, const void* x, const ProductRows& n);
   /// `next`: the operand of a token's next product; null: none.
   void make_mlp(const DeviceLayer& layer, const MixedMatrix* next, const ProductRows& n);
