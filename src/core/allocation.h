@@ -6,7 +6,8 @@
 namespace pith {
 
 /// From here a buffer is a mapping of its own: it moves by page tables, and what it gives up leaves
-/// the process at once. Smaller ones are copied when they grow, so that old and new are there.
+/// the process at once (each thread keeps one of at most 1 MiB for its next). Smaller ones are
+/// copied when they grow, so that old and new are there.
 inline constexpr size_t kMapFrom = size_t{64} << 10;
 
 /// Bytes that a buffer takes which was asked for exactly `wanted`.

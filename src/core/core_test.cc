@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <atomic>
@@ -100,6 +101,25 @@ TEST(Buffer, KeepsBytesThroughGrowthAndShrinkingAndCountsThem) {
       EXPECT_EQ(counter.total(), a.capacity_bytes());
     }
   }
+  EXPECT_EQ(counter.total(), 0u);
+}
+
+TEST(Buffer, ScratchThatComesAndGoesIsNotMappedAnew) {
+  MemoryCounter counter;
+  constexpr size_t kBytes = size_t{512} << 10;
+  const auto faults_of = [&](int times) {
+    rusage before{}, after{};
+    getrusage(RUSAGE_THREAD, &before);
+    for (int i = 0; i < times; ++i) {
+      Buffer scratch(counter, MemoryKind::kScratch);
+      scratch.resize(kBytes);
+      std::memset(scratch.data(), 1, kBytes);
+    }
+    getrusage(RUSAGE_THREAD, &after);
+    return after.ru_minflt - before.ru_minflt;
+  };
+  faults_of(1);
+  EXPECT_LT(faults_of(100), 128);  // the pages of one: mapped anew they are 12,800
   EXPECT_EQ(counter.total(), 0u);
 }
 
