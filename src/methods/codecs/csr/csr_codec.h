@@ -17,6 +17,8 @@ class CsrCodec final : public Codec {
   bool pre_rope() const override { return side_ == Side::kKeys && !format_.rotated_keys; }
   double bytes_per_row(size_t) const override { return static_cast<double>(format_.row_bytes()); }
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
+  /// Codes of two kinds, outliers and where they are, rows that wait, atoms and their candidates.
+  size_t buffers() const override { return 7; }
   size_t shared_bytes() const override { return offline_bytes_; }
   size_t table_bytes(const RowsRequest& request) const override;
   size_t coding_bytes(const RowsRequest& request, size_t rows) const override;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "core/dtype.h"
 #include "core/philox.h"
 #include "methods/codecs/csr/kmeans.h"
+#include "rows/cpu/compaction.h"
 
 namespace pith {
 namespace {
@@ -17,15 +17,6 @@ namespace {
 constexpr size_t kCodeRows = 512;   // coded at a time: their copy stays small
 constexpr size_t kPackedTile = 64;  // packed rows that are unpacked at a time: 16 KiB of stack
 constexpr uint32_t kOnlineDraw = 0x4353;
-
-template <class T>
-void compact(Array<T>& array, size_t size, std::span<const uint32_t> kept) {
-  for (size_t to = 0; to < kept.size(); ++to)
-    if (kept[to] != to)
-      std::memmove(array.data() + to * size, array.data() + kept[to] * size, size * sizeof(T));
-  array.resize(kept.size() * size);
-  if (array.capacity_bytes() > array.size() * sizeof(T) * 9 / 8 + 4096) array.shrink_to_fit();
-}
 
 /// Forks share the atoms and may outlive this session: its counter lives as long.
 std::shared_ptr<const Array<uint16_t>> shared_atoms(MemoryCounter& counter, Array<uint16_t> atoms) {
@@ -261,8 +252,8 @@ void CsrRows::keep(std::span<const uint32_t> kept) {
   const size_t stay = static_cast<size_t>(
       std::lower_bound(kept.begin(), kept.end(), static_cast<uint32_t>(coded)) - kept.begin());
   if (!exact_at_.empty()) keep_exact(kept.first(stay));
-  compact(indices_, format_.pairs, kept.first(stay));
-  compact(coefficients_, format_.factors(), kept.first(stay));
+  keep_records(indices_, format_.pairs, kept.first(stay));
+  keep_records(coefficients_, format_.factors(), kept.first(stay));
   std::vector<uint32_t> waiting(kept.begin() + static_cast<ptrdiff_t>(stay), kept.end());
   for (uint32_t& row : waiting) row -= static_cast<uint32_t>(coded);
   waiting_.keep(waiting);

@@ -110,6 +110,7 @@ class QjlCodec final : public Codec {
     const size_t waiting = format_.outliers ? std::min(rows, kQjlGroup - 1) * dim * 2 : 0;
     return static_cast<double>(rows * own + groups * format_.group_bytes() + waiting);
   }
+  size_t buffers() const override { return 5; }  // codes, norms, rows that wait, channels, groups
   size_t shared_bytes() const override {
     return tables_ ? tables_->in.bytes() + tables_->out.bytes() : 0;
   }
