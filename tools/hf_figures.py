@@ -4,6 +4,7 @@
     tools/hf_figures.py fidelity     KL of policies in transformers, beside the engine's own figure
     tools/hf_figures.py presses      KL of kvpress's presses, beside Pith's selectors of the same rows (with kvpress)
     tools/hf_figures.py speed        attention at 16K tokens beside sdpa over a DynamicCache
+    tools/hf_figures.py overhead     what Python costs per layer and token
     tools/hf_figures.py memory       resident memory of 32K tokens
 """
 
@@ -167,6 +168,34 @@ def speed(args):
             print(f"| `{policy}` | {median_ms(by_pith, args.times):.2f} |", flush=True)
 
 
+def overhead(args):
+    """One token's attention over 20 rows of 2 KV heads, by a forward's layers, beside LayerCache.step over numpy."""
+    torch.set_num_threads(1)
+    policy, runtime, most = "streaming_llm(window=16),sink=4,dtype=f32", pith.Runtime(threads=1), 1 << 20
+    attend = transformers.AttentionInterface()["pith"]
+    q, k, v = (torch.randn(1, 1, heads, 16).transpose(1, 2) for heads in (4, 2, 2))
+    own = pith.LayerCache(policy, query_heads=4, kv_heads=2, head_dim=16, context=most, runtime=runtime)
+    rows, out = [x[0].transpose(0, 1).numpy() for x in (q, k, v)], np.empty((1, 4, 16), np.float32)
+    some = lambda call, times: median_ms(lambda: [call() for _ in range(times)], args.times) * 1e3 / 16  # noqa: E731
+    alone = some(lambda: own.step(*rows, out=out), 16)
+    print(f"LayerCache.step alone: {alone:.1f} us\n\n| layers | us a layer and token | Python's part |\n|---|---|---|")
+    for layers in (1, 16):
+        config = LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=layers,
+                             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=most)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="pith").eval()
+        modules, cache = [layer.self_attn for layer in model.model.layers], pith.hf.PithCache(policy, config=config)
+        positions = iter(torch.arange(16 * args.times).view(-1, 1, 1))
+
+        def forward():
+            position = next(positions)
+            for index, module in enumerate(modules):
+                key, value = cache.update(k, v, index)
+                attend(module, q, key, value, None, dropout=0.0, scaling=0.25, position_ids=position)
+        with torch.inference_mode():
+            taken = some(forward, 16 // layers)
+        print(f"| {layers} | {taken:.1f} | {taken - alone:.1f} |", flush=True)
+
+
 def resident():
     with open("/proc/self/statm", encoding="ascii") as f:
         return int(f.read().split()[1]) * 4096 / 1e6
@@ -195,7 +224,7 @@ def memory(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["fidelity", "presses", "speed", "memory"])
+    parser.add_argument("what", choices=["fidelity", "presses", "speed", "overhead", "memory"])
     parser.add_argument("--model", default="smollm2", help="a name of `pith pull`")
     parser.add_argument("--keep", type=float, default=0.25, help="presses: the share of the prompt's rows that stays")
     parser.add_argument("--prompt", type=int, default=512)
@@ -207,7 +236,7 @@ def main():
     args.tokens = args.tokens or {"speed": 16384, "memory": 8192}.get(args.what, 0)
     torch.set_num_threads(2)
     transformers.logging.set_verbosity_error()
-    {"fidelity": fidelity, "presses": presses, "speed": speed, "memory": memory}[args.what](args)
+    {"fidelity": fidelity, "presses": presses, "speed": speed, "overhead": overhead, "memory": memory}[args.what](args)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 // call may need it to ask for room on the card.
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 
 #include "binding.h"
 #include "pith/layer_cache.h"
@@ -41,19 +41,13 @@ std::string shape_of(const Tensor& a) {
   return "[" + text + "]";
 }
 
-/// The last three dimensions: of a batch those of its first sequence.
 template <class View, class Array>
-View view_of(Array& a, const char* name, const Wanted& w, size_t batch = 0) {
-  const size_t at = batch ? 1 : 0;
-  if (a.ndim() != at + 3 || (batch && a.shape(0) != batch) || a.shape(at) != w.tokens ||
-      a.shape(at + 1) != static_cast<size_t>(w.heads) ||
-      a.shape(at + 2) != static_cast<size_t>(w.head_dim) ||
-      (a.shape(at + 2) > 1 && a.stride(at + 2) != 1))
+View view_of(Array& a, const char* name, const Wanted& w) {
+  if (a.ndim() != 3 || a.shape(0) != w.tokens || a.shape(1) != static_cast<size_t>(w.heads) ||
+      a.shape(2) != static_cast<size_t>(w.head_dim) || (a.shape(2) > 1 && a.stride(2) != 1))
     throw Error(ErrorCode::kInvalidArgument,
-                std::string(name) + ": [" + (batch ? std::to_string(batch) + " sequences, " : "") +
-                    "tokens, heads, head_dim] = [" + (batch ? std::to_string(batch) + ", " : "") +
-                    std::to_string(w.tokens) + ", " + std::to_string(w.heads) + ", " +
-                    std::to_string(w.head_dim) +
+                std::string(name) + ": [tokens, heads, head_dim] = [" + std::to_string(w.tokens) +
+                    ", " + std::to_string(w.heads) + ", " + std::to_string(w.head_dim) +
                     "] is needed, with the numbers of a row adjacent; it is " +
                     shape_of(Tensor(a)));
   const int type = a.device_type();
@@ -63,8 +57,8 @@ View view_of(Array& a, const char* name, const Wanted& w, size_t batch = 0) {
                     (w.device == Device::kCuda ? "GPU" : "CPU") +
                     ", and this array is not; move it, or make the cache with Runtime(device=\"" +
                     (w.device == Device::kCuda ? "cpu" : "cuda") + "\")");
-  return {a.data(), dtype_of(a.dtype(), name), static_cast<ptrdiff_t>(a.stride(at)),
-          static_cast<ptrdiff_t>(a.stride(at + 1))};
+  return {a.data(), dtype_of(a.dtype(), name), static_cast<ptrdiff_t>(a.stride(0)),
+          static_cast<ptrdiff_t>(a.stride(1))};
 }
 
 /// A cache is one thread's at a time.
@@ -132,11 +126,10 @@ nb::object output_for(const Tensor& q, nb::object out) {
   return nb::cast(Array<float>(held->data(), shape.size(), shape.data(), owner));
 }
 
-size_t tokens_of(const Tensor& x, const char* name, size_t at = 0) {
-  if (x.ndim() == at + 3) return x.shape(at);
-  throw Error(ErrorCode::kInvalidArgument, std::string(name) + ": " + (at ? "[sequences, " : "[") +
-                                               "tokens, heads, head_dim] is needed; it is " +
-                                               shape_of(x));
+size_t tokens_of(const Tensor& x, const char* name) {
+  if (x.ndim() == 3) return x.shape(0);
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string(name) + ": [tokens, heads, head_dim] is needed; it is " + shape_of(x));
 }
 
 LayerStep step_of(LayerObject& l, const nb::object& out, const Tensor& q, const Tensor& k,
@@ -205,33 +198,34 @@ std::vector<nb::object> step_all(Runtime& runtime, const Caches& caches,
   return out;
 }
 
-/// Where sequence `b` of a batch lies, of which `view` is the first.
-template <class View, class Array>
-View of_sequence(View view, const Array& batch, size_t b) {
-  const ptrdiff_t bytes =
-      static_cast<ptrdiff_t>(b) * batch.stride(0) * static_cast<ptrdiff_t>(batch.itemsize());
-  view.data = const_cast<std::byte*>(static_cast<const std::byte*>(view.data)) + bytes;
-  return view;
+/// A tensor of a batch as torch says where it is: data_ptr() and stride().
+using Place = std::pair<uintptr_t, std::array<ptrdiff_t, 4>>;
+
+/// Sequence `b` of it; `token` and `head`: which of its dimensions these are.
+template <class View>
+View view_at(const Place& place, DType dtype, size_t b, size_t token, size_t head) {
+  const auto& [address, strides] = place;
+  if (strides[3] != 1)
+    throw Error(ErrorCode::kInvalidArgument,
+                "a stride of " + std::to_string(strides[3]) +
+                    " between the numbers of a row; they have to be adjacent");
+  const auto begin =
+      static_cast<ptrdiff_t>(b) * strides[0] * static_cast<ptrdiff_t>(size_of(dtype));
+  void* data = address == 0 ? nullptr : reinterpret_cast<std::byte*>(address) + begin;
+  return {data, dtype, strides[token], strides[head]};
 }
 
-nb::object step_batch(Runtime& runtime, const Caches& caches, const Tensor& q, const Tensor& k,
-                      const Tensor& v, nb::object given, std::optional<uintptr_t> stream) {
+void step_at(Runtime& runtime, const Caches& caches, size_t tokens, int dtype, const Place& out,
+             const Place& q, const Place& k, const Place& v, std::optional<uintptr_t> stream) {
   check_caches(caches);
-  const size_t tokens = tokens_of(q, "q", 1), batch = caches.size();
-  nb::object out = output_for(q, std::move(given));
-  auto written = nb::cast<Written>(out);
+  const auto type = static_cast<DType>(dtype);
   std::vector<LayerStep> steps;
-  for (size_t b = 0; b < batch; ++b) {
-    LayerObject& l = *caches[b];
-    const Wanted queries = l.queries(tokens), keys = l.keys(tokens);
-    steps.push_back({&l.cache,
-                     of_sequence(view_of<RowsOut>(written, "out", queries, batch), written, b),
-                     of_sequence(view_of<RowsView>(q, "q", queries, batch), q, b),
-                     of_sequence(view_of<RowsView>(k, "k", keys, batch), k, b),
-                     of_sequence(view_of<RowsView>(v, "v", keys, batch), v, b), tokens});
-  }
+  steps.reserve(caches.size());
+  for (size_t b = 0; b < caches.size(); ++b)
+    steps.push_back({&caches[b]->cache, view_at<RowsOut>(out, type, b, 1, 2),
+                     view_at<RowsView>(q, type, b, 2, 1), view_at<RowsView>(k, type, b, 2, 1),
+                     view_at<RowsView>(v, type, b, 2, 1), tokens});
   run_all(runtime, caches, steps, stream);
-  return out;
 }
 
 void append(LayerObject& l, const Tensor& k, const Tensor& v) {
@@ -318,9 +312,12 @@ void bind_runtime(nb::module_& m) {
            "LayerCache.step of many caches in one call, which share the threads: lists of one "
            "length. The results are those of each alone, bit for bit. stream: as use_stream's, of "
            "all these caches.")
-      .def("step_batch", &step_batch, "caches"_a, "q"_a, "k"_a, "v"_a, "out"_a = nb::none(),
+      .def("step_at", &step_at, "caches"_a, "tokens"_a, "dtype"_a, "out"_a, "q"_a, "k"_a, "v"_a,
            "stream"_a = nb::none(),
-           "step() over one array [sequences, tokens, heads, head_dim] of each kind.")
+           "step() over tensors of a batch by address, as (data_ptr(), stride()) of torch: q, k, v "
+           "[sequences, heads, tokens, head_dim], out [sequences, tokens, heads, head_dim], all of "
+           "dtype 0 (float32), 1 (float16) or 2 (bfloat16). Shapes, types and devices are the "
+           "caller's word.")
       .def_prop_ro("bytes_in_use", &Runtime::bytes_in_use,
                    "of all that was made with it, weights apart")
       .def_prop_ro("peak_bytes", &Runtime::peak_bytes)

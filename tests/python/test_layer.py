@@ -128,6 +128,34 @@ def test_many_caches_in_one_call():
     together[1].append(k[1], v[1])  # none of these holds it
 
 
+def test_a_batch_by_address(runtime):
+    """As torch's tensors come: [sequences, heads, tokens, head_dim], in any order of the first three."""
+    policy, dtypes = "knorm(budget=8)+int8,sink=1,window=4", [np.float32, np.float16]
+    place = lambda x: (x.ctypes.data, [s // x.itemsize for s in x.strides])  # noqa: E731
+    for code, dtype in enumerate(dtypes):
+        alone, together = ([pith.LayerCache(policy, runtime=runtime, **SHAPE) for _ in range(2)] for _ in range(2))
+        for turn, tokens in enumerate([20, 1, 1, 7]):
+            q, k, v = (np.stack([rows(10 * turn + seed, tokens, n) for seed in seeds]).astype(dtype)
+                       for *seeds, n in ((1, 4, H), (2, 5, G), (3, 6, G)))
+            by_head = np.ascontiguousarray(q.transpose(0, 2, 1, 3))
+            out, expected = np.full(q.shape, np.nan, dtype), np.empty(q.shape, dtype)
+            runtime.step_at(together, tokens, code, place(out), place(by_head), place(k.transpose(0, 2, 1, 3)),
+                            place(v.transpose(0, 2, 1, 3)))
+            for b, cache in enumerate(alone):
+                cache.step(q[b], k[b], v[b], out=expected[b])
+            np.testing.assert_array_equal(out, expected)
+        assert [c.save() for c in together] == [c.save() for c in alone]
+        there = [place(x) for x in (out, by_head, k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3))]
+        for wrong, text in (((0, there[1][1]), "q is null"), ((there[1][0], [1, 1, 1, 2]), "have to be adjacent")):
+            with pytest.raises(pith.InvalidArgument, match=text):
+                runtime.step_at(together, 7, code, there[0], wrong, *there[2:])
+        with pytest.raises(pith.InvalidArgument, match="dtype 7"):
+            runtime.step_at(together, 7, 7, *there)
+        with pytest.raises(pith.InvalidArgument, match="None"):
+            runtime.step_at([together[0], None], 7, code, *there)
+        assert together[0].tokens == 29
+
+
 def test_refusals(runtime):
     cache = pith.LayerCache("exact", runtime=runtime, **SHAPE)
     good = rows(1, 4, H), rows(2, 4, G), rows(3, 4, G)

@@ -34,9 +34,9 @@ def layer_inputs(model, ids, cache):
     seen = []
     real = cache._attend
 
-    def spy(ticket, module, query, value, mask, **call):
+    def spy(ticket, module, query, value, *call):
         key = ticket.key
-        out = real(ticket, module, query, value, mask, **call)
+        out = real(ticket, module, query, value, *call)
         seen.append(tuple(x[0].transpose(0, 1).clone() for x in (query, key, value)) + (out[0].clone(),))
         return out
     cache._attend = spy

@@ -187,6 +187,13 @@ def test_a_forward_that_breaks_off(llama, cache):
     run(llama, ids, cache)
 
 
+def test_export(llama, cache):
+    class Logits(torch.nn.Module):
+        def forward(self, ids):
+            return run(llama, ids, cache)
+    refused(lambda: torch.export.export(Logits(), (prompt(1, 6),), strict=False), "no part of a graph", cache)
+
+
 def test_a_step_that_fails(llama, cache):
     run(llama, prompt(1, 6), cache)
     limited = PithCache("exact", model=llama, context=8)

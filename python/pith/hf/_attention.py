@@ -3,12 +3,15 @@
 import math
 import os
 
+import numpy as np
 import torch
 
 from .. import _pith
+from ._step import DTYPES
 from ._support import refuse
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+REFUSED = {"position_bias", "cache", "block_table"}
+WEIGHTS = "output_attentions: attention weights are never computed as a whole"
 # On the GPU a token's position is the model's word: to look at it, the host would wait for all work before it.
 CHECK_ALL = os.environ.get("PITH_CHECK", "0") not in ("", "0")
 
@@ -23,65 +26,78 @@ def mask(*, attention_mask=None, allow_is_causal_skip=True, use_vmap=False, **ot
     return attention_mask
 
 
-def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **kwargs):
+def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **others):
     """query [B, H, T, D] over the rows that the PithCache holds and those of key, value [B, G, T, D]."""
     ticket = getattr(key, "_pith", None)
     if ticket is None:
         raise _pith.InvalidArgument(
             "attn_implementation 'pith' got keys that come from no PithCache: pass cache=PithCache(policy, "
             "model=model) (past_key_values= before transformers 5.24), use_cache on, or use pith.hf.compressed()")
-    return ticket.attend(module, query, value, attention_mask, dropout=dropout, scaling=scaling,
-                         is_causal=is_causal, **kwargs), None
+    return ticket.attend(module, query, value, attention_mask, dropout, scaling, is_causal, others), None
 
 
-def check_call(ticket, module, query, value, mask, dropout, is_causal, variant, kwargs):
+def check_call(ticket, module, query, value, mask, dropout, is_causal, others):
     """Raises for all that the kernels would not compute, before anything is stored."""
-    key = ticket.key
+    key, layer = ticket.key, ticket.layer
     if ticket.used:
-        refuse(f"the keys of layer {ticket.layer} are read by a second layer; layers that share keys are not supported")
+        refuse(f"the keys of layer {layer} are read by a second layer; layers that share keys are not supported")
     if value is not ticket.value:
-        refuse(f"layer {ticket.layer}: its values are not those that it gave to the cache")
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+        refuse(f"layer {layer}: its values are not those that it gave to the cache")
+    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
         refuse("no gradients go through attention 'pith'; call the model under torch.inference_mode()")
+    if torch.compiler.is_compiling():
+        refuse("torch.compile and torch.export: a PithCache is no part of a graph; leave the model as it is")
     if dropout:
         refuse(f"attention dropout of {dropout}; call model.eval()")
-    for name in ("position_bias", "cache", "block_table"):
-        if kwargs.get(name) is not None:
-            refuse(f"layer {ticket.layer} asks for {name}, which attention 'pith' does not compute")
-    for name, needed in (("softcap", getattr(module.config, "attn_logit_softcapping", None)),
-                         ("s_aux", getattr(module, "sinks", None))):
-        if needed is not None and variant[name] is None:
-            refuse(f"layer {ticket.layer} has {name}, and does not give it to its attention function")
-    if kwargs.get("output_attentions") or getattr(module.config, "output_attentions", False):
-        refuse("output_attentions: attention weights are never computed as a whole")
+    if not REFUSED.isdisjoint(others):
+        for name in REFUSED:
+            if others.get(name) is not None:
+                refuse(f"layer {layer} asks for {name}, which attention 'pith' does not compute")
+    if others.get("output_attentions"):
+        refuse(WEIGHTS)
     if is_causal is False or not getattr(module, "is_causal", True):
-        refuse(f"layer {ticket.layer} is not causal")
+        refuse(f"layer {layer} is not causal")
     if mask is not None and mask.ndim != 2:
         refuse(f"a mask of {mask.ndim} dimensions; pass the 2D mask of padding")
-    if query.dtype != key.dtype or value.dtype != key.dtype or key.dtype not in DTYPES:
-        raise TypeError(f"queries, keys and values are {query.dtype}, {key.dtype}, {value.dtype}; one of float32, "
+    dtype, shape = key.dtype, key.shape
+    if query.dtype != dtype or value.dtype != dtype or dtype not in DTYPES:
+        raise TypeError(f"queries, keys and values are {query.dtype}, {dtype}, {value.dtype}; one of float32, "
                         "float16, bfloat16 is needed for all three")
     if not query.device == key.device == value.device:
-        refuse(f"layer {ticket.layer}: queries, keys and values on {query.device}, {key.device}, {value.device}; one "
+        refuse(f"layer {layer}: queries, keys and values on {query.device}, {key.device}, {value.device}; one "
                "device is needed")
-    b, g, t, d = key.shape
-    if value.shape != key.shape or query.shape[0] != b or query.shape[2:] != (t, d):
-        refuse(f"queries {tuple(query.shape)}, keys {tuple(key.shape)} and values {tuple(value.shape)}: one "
+    b, _, t, d = shape
+    asked = query.shape
+    if value.shape != shape or len(asked) != 4 or (asked[0], asked[2], asked[3]) != (b, t, d):
+        refuse(f"queries {tuple(asked)}, keys {tuple(shape)} and values {tuple(value.shape)}: one "
                "[batch, heads, tokens, head_dim], with equal tokens and head_dim, is needed")
+
+
+def check_module(layer, module, softcap, s_aux):
+    """The same for what a layer is, at its first tokens: under "pith" transformers lets nobody ask for weights after
+    them."""
+    if getattr(module.config, "output_attentions", False):
+        refuse(WEIGHTS)
+    for name, given, needed in (("softcap", softcap, getattr(module.config, "attn_logit_softcapping", None)),
+                                ("s_aux", s_aux, getattr(module, "sinks", None))):
+        if needed is not None and given is None:
+            refuse(f"layer {layer} has {name}, and does not give it to its attention function")
 
 
 class Terms:
     """A layer's changes to q.k: a factor, a soft cap, a sink's logit in each query head's softmax."""
 
-    def __init__(self, scale, soft_cap, sinks):
-        self.scale, self.soft_cap, self.sinks = scale, soft_cap, sinks
-
-    @classmethod
-    def of(cls, ticket, scaling, softcap, s_aux):
-        scale = 1 / math.sqrt(ticket.key.shape[3]) if scaling is None else float(scaling)
+    def __init__(self, ticket, scaling, softcap, s_aux):
         if s_aux is not None and not isinstance(s_aux, torch.Tensor):
             refuse(f"layer {ticket.layer}: s_aux is a {type(s_aux).__name__}; a tensor [query heads] is needed")
-        return cls(scale, 0.0 if softcap is None else float(softcap), s_aux)
+        self.given = scaling, softcap
+        self.scale = 1 / math.sqrt(ticket.key.shape[3]) if scaling is None else float(scaling)
+        self.soft_cap = 0.0 if softcap is None else float(softcap)
+        self.sinks = s_aux
+
+    def are(self, scaling, softcap, s_aux):
+        """Whether they are of just these arguments."""
+        return self.given == (scaling, softcap) and self.sinks is s_aux
 
     def options(self):
         """Of its LayerCache."""
@@ -134,7 +150,7 @@ class Padding:
         self.first = self.first and [self.first[i] for i in indices]
 
     def columns(self, mask, position_ids, batch, before, tokens):
-        if position_ids is not None and position_ids.device.type != "cpu":
+        if position_ids is not None and not position_ids.is_cpu:
             position_ids = position_ids.cpu() if tokens > 1 or CHECK_ALL else None
         of = self._real(None if mask is None else mask.cpu(), batch, before, tokens)
         return Columns(of, self._first_positions(position_ids, of, tokens), tokens)
@@ -159,14 +175,15 @@ class Padding:
             return first
         if position_ids.ndim != 2:
             refuse(f"position_ids of {position_ids.ndim} dimensions; [batch, tokens] is needed")
+        rows = position_ids.numpy()
         for b, real in enumerate(of):
-            row = position_ids[b if position_ids.shape[0] > 1 else 0]
+            row = rows[b if len(rows) > 1 else 0]
             row = row if real is None else row[real]
             if len(row) == 0:
                 continue
             begin = int(row[0])
             expected = begin if first[b] is None else first[b] + counts[b]
-            if begin != expected or not bool((row == torch.arange(begin, begin + len(row))).all()):
+            if begin != expected or (len(row) > 1 and not np.array_equal(row, np.arange(begin, begin + len(row)))):
                 refuse(f"sequence {b}: its positions do not rise by one from {expected}; packed or reordered "
                        "sequences are not supported. After padding on the right pass position_ids")
             first[b] = begin - counts[b]

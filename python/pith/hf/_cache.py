@@ -10,8 +10,8 @@ import torch
 from transformers.cache_utils import Cache, DynamicCache
 
 from .. import _pith
-from ._attention import Padding, Terms, check_call
-from ._device import device_of, make_runtime, stream_of, weights_on
+from ._attention import Padding, Terms, check_call, check_module
+from ._device import device_of, make_runtime, weights_on
 from ._layer import OFFLOAD, PithLayer, Ticket, tensors_of
 from ._rope import rope_frequencies
 from ._step import step
@@ -163,7 +163,7 @@ class PithCache(Cache):
 
     def _finish_forward(self):
         """The tokens of the last forward become past ones."""
-        if any(seen != self._before + self._now for seen in self._seen):
+        if self._seen.count(self._before + self._now) != len(self._seen):
             self._broken = "a forward ended between two layers, which now hold different tokens"
             self._usable()
         if self._plan is not None:
@@ -173,9 +173,11 @@ class PithCache(Cache):
             self._last_tokens = self._now
         self._before, self._now = self._before + self._now, 0
 
-    def _update(self, key, value, index):
+    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
+        """The keys with a ticket; nothing is stored yet."""
         self._usable()
-        batch, tokens = key.shape[0], key.shape[-2]
+        index, shape = layer_idx, key_states.shape
+        batch, tokens = shape[0], shape[-2]
         if self._seen[index] == self._before + self._now:
             self._finish_forward()
             if self._batch not in (None, batch):
@@ -185,9 +187,8 @@ class PithCache(Cache):
             self._first_tokens = self._first_tokens or tokens
         elif (batch, tokens) != (self._batch, self._now):
             refuse(f"layer {index} got {batch} x {tokens} tokens in a forward of {self._batch} x {self._now}")
-        key = key.view(key.shape)
-        self._pending = key._pith = Ticket(self, index, key, value)
-        return key, value
+        self._pending = key_states._pith = Ticket(self, index, key_states, value_states)
+        return key_states, value_states
 
     def get_seq_length(self, layer_idx=0):
         self._usable()
@@ -247,14 +248,13 @@ class PithCache(Cache):
 
     # Attention
 
-    def _attend(self, ticket, module, query, value, mask, *, dropout, scaling, is_causal, position_ids=None,
-                sliding_window=None, softcap=None, s_aux=None, **kwargs):
-        variant = {"softcap": softcap, "s_aux": s_aux}
+    def _attend(self, ticket, module, query, value, mask, dropout, scaling, is_causal, others):
+        """As the attention function is called; `others`: arguments that only some models give."""
         try:
-            check_call(ticket, module, query, value, mask, dropout, is_causal, variant, kwargs)
+            check_call(ticket, module, query, value, mask, dropout, is_causal, others)
             self._place(ticket.key, ticket.layer)
-            caches = self._caches_of(ticket, query, Terms.of(ticket, scaling, softcap, s_aux), sliding_window)
-            columns = self._columns(mask, position_ids)
+            caches = self._caches_of(ticket, module, query, scaling, others)
+            columns = self._columns(mask, others.get("position_ids"))
         except Exception:
             # Nothing was stored. After a refusal in a forward's first layer the cache is as it was.
             self._pending = None
@@ -274,21 +274,24 @@ class PithCache(Cache):
         ticket.key = ticket.value = None
         return out
 
-    def _caches_of(self, ticket, query, terms, window):
+    def _caches_of(self, ticket, module, query, scaling, others):
         """The layer's LayerCache per sequence, made at its first tokens."""
         layer, shape = ticket.layer, self.shapes[ticket.layer]
         found = (query.shape[1], ticket.key.shape[1], ticket.key.shape[3])
         said = (shape.query_heads, shape.kv_heads, shape.head_dim)
         if found != said:
             refuse(f"layer {layer} has (query heads, KV heads, head_dim) = {found}; its configuration says {said}")
+        window, given = others.get("sliding_window"), (scaling, others.get("softcap"), others.get("s_aux"))
         if (window or 0) != shape.window:
             refuse(f"layer {layer} asks for a sliding window of {window}; its configuration says {shape.window}")
         if self._rows[layer] is None:
+            check_module(layer, module, *given[1:])
+            terms = Terms(ticket, *given)
             frequencies = self._frequencies and self._frequencies[layer]
             self._rows[layer] = [self._make(shape, frequencies, **terms.options()) for _ in range(self._batch)]
             self._terms[layer] = terms
-        else:
-            terms.check_same(self._terms[layer], layer)
+        elif not self._terms[layer].are(*given):
+            Terms(ticket, *given).check_same(self._terms[layer], layer)
         return self._rows[layer]
 
     def _columns(self, mask, position_ids):
@@ -306,8 +309,7 @@ class PithCache(Cache):
         if self.select == "decode" and self._last_tokens > 1 and self._now == 1:
             for cache in caches:
                 cache.end_prompt()
-        out = step(self._runtime, caches, columns, query, key, value, chunk=self.chunk,
-                   stream=stream_of(self._device))
+        out = step(self._runtime, caches, columns, query, key, value, chunk=self.chunk)
         if self.select == "forward" and self._now > 1:
             for cache in caches:
                 cache.end_prompt()

@@ -33,11 +33,6 @@ def make_runtime(device, threads, memory_limit):
         return _pith.Runtime(device="cuda", threads=threads, memory_limit=memory_limit, make_room=_free_blocks)
 
 
-def stream_of(device):
-    """torch's current stream as Runtime.step takes it."""
-    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
-
-
 def _free_blocks():
     """torch keeps blocks that no tensor uses; caches live beside them, in the driver's pool."""
     torch.cuda.empty_cache()

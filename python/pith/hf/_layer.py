@@ -19,8 +19,8 @@ class Ticket:
     def __init__(self, cache, layer, key, value):
         self.cache, self.layer, self.key, self.value, self.used = cache, layer, key, value, False
 
-    def attend(self, module, query, value, mask, **call):
-        return self.cache._attend(self, module, query, value, mask, **call)
+    def attend(self, *call):
+        return self.cache._attend(self, *call)
 
 
 class PithLayer(CacheLayerMixin):
@@ -48,7 +48,7 @@ class PithLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states, value_states, *args, **kwargs):
-        return self._cache()._update(key_states, value_states, self.index)
+        return self._cache().update(key_states, value_states, self.index)
 
     def get_seq_length(self):
         return self._cache().get_seq_length(self.index)
