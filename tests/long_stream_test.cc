@@ -68,6 +68,11 @@ TEST_P(LongStream, HoldsNoMoreInItsSecondHalf) {
     bytes[half] = std::max(bytes[half], now.total_bytes());
     rows[half] = std::max(rows[half], now.rows_kept);
     if (half == 0) middle = allocated();
+    if (session.tokens() % (size_t{1} << 20) == 0) {  // how far a stream came that is stopped
+      std::printf("%s: %zu tokens so far; %zu rows, %zu bytes\n", policy.c_str(), session.tokens(),
+                  now.rows_kept, now.total_bytes());
+      std::fflush(stdout);
+    }
   }
   for (int32_t id = 1; id < 4; ++id) {
     for (const float x : session.decode(id)) ASSERT_TRUE(std::isfinite(x));
