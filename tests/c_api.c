@@ -326,6 +326,8 @@ static int batches(const pith_engine* engine, size_t vocab, const int32_t* ids, 
     CHECK(alone[i] != NULL && batched[i] != NULL);
     /* In pieces; the whole prompt is one chunk of the engine. */
     CHECK(pith_engine_next_chunk(engine, count) == count);
+    CHECK(pith_session_append(batched[i], ids, count, 4, NULL, NULL, &error) ==
+          PITH_INVALID_ARGUMENT);
     CHECK(pith_session_append(batched[i], ids, count, PITH_APPEND_PROMPT_ENDS, NULL, NULL,
                               &error) == PITH_OK);
     CHECK(pith_sampler_create(&sampling, &samplers[i], &error) == PITH_OK);

@@ -50,7 +50,8 @@ TEST_F(CliTalk, UndoTakesTheLastMessageBack) {
 
 TEST_F(CliTalk, RetryAnswersAgainWithTheNextSeed) {
   const auto last = [&](const std::string& lines) {
-    return messages_after("/set temp 1.5\n/set top-k 0\n" + lines).back()["content"];
+    const auto messages = messages_after("/set temp 1.5\n/set top-k 0\n" + lines);
+    return messages.back().at("content").get<std::string>();
   };
   const std::string first = last("Hello there\n"), second = last("Hello there\n/retry\n");
   EXPECT_NE(second, first);

@@ -41,7 +41,7 @@ typedef enum pith_status {
 } pith_status;
 
 /* The status as text, e.g. "unsupported". */
-const char* pith_status_name(pith_status status);
+const char* pith_status_name(int32_t status); /* a pith_status */
 
 /* The message says what was asked, what is supported and what to do: UTF-8, truncated to fit. */
 typedef struct pith_error {
@@ -190,7 +190,7 @@ typedef enum pith_append {
 /* Appends tokens. If `progress` (may be NULL) asks to stop, the tokens of finished chunks stay;
  * pith_session_tokens counts them. */
 pith_status pith_session_append(pith_session* session, const int32_t* tokens, size_t count,
-                                pith_append how, pith_progress progress, void* user,
+                                int32_t how /* a pith_append */, pith_progress progress, void* user,
                                 pith_error* error);
 /* Appends tokens. If `logits` is not NULL, *logits points to the [vocab] logits after the last one,
  * valid until the session's next call. */

@@ -100,7 +100,7 @@ using namespace pith::c_api;  // NOLINT(google-build-using-namespace): all funct
 
 const char* pith_version(void) { return PITH_VERSION; }
 
-const char* pith_status_name(pith_status status) {
+const char* pith_status_name(int32_t status) {
   static_assert(PITH_BUFFER_TOO_SMALL - PITH_INVALID_ARGUMENT ==
                 static_cast<int>(pith::ErrorCode::kBufferTooSmall));
   if (status == PITH_OK) return "ok";

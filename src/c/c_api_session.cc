@@ -220,7 +220,7 @@ pith_status pith_session_restore(const pith_engine* engine, const char* path,
 }
 
 pith_status pith_session_append(pith_session* session, const int32_t* tokens, size_t count,
-                                pith_append how, pith_progress progress, void* user,
+                                int32_t how, pith_progress progress, void* user,
                                 pith_error* error) {
   return guarded(error, [&] {
     static_assert(PITH_APPEND_PART == static_cast<int>(pith::Append::kPart));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <set>
 
 #include "pith/error.h"
@@ -16,6 +17,11 @@ constexpr int kMostDepth = 100;
 
 [[noreturn]] void refuse_malformed(const std::string& what, const std::string& why) {
   throw Error(ErrorCode::kCorrupt, fmt::format("{}: malformed JSON: {}", what, why));
+}
+
+template <class Json>
+std::string shown(const Json& value) {
+  return value.is_number() ? value.dump() : value.type_name();
 }
 
 }  // namespace
@@ -69,6 +75,27 @@ Json parse_json(std::string_view text, const std::string& what) {
     refuse_malformed(what, e.what());
   }
 }
+template <class Json>
+uint64_t whole_number(const Json& object, const char* name) {
+  const Json& value = object.at(name);
+  if (!value.is_number_unsigned())
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{} is {}; expected a whole number from 0", name, shown(value)));
+  return value.template get<uint64_t>();
+}
+
+template uint64_t whole_number(const nlohmann::json& object, const char* name);
+template uint64_t whole_number(const nlohmann::ordered_json& object, const char* name);
+
+int32_t token_id(const nlohmann::json& value, std::string_view name) {
+  const bool whole = value.is_number_unsigned();
+  if (!whole || value.get<uint64_t>() > std::numeric_limits<int32_t>::max())
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("the id of \"{}\" is {}; expected a whole number from 0 to {}", name,
+                            shown(value), std::numeric_limits<int32_t>::max()));
+  return value.get<int32_t>();
+}
+
 template nlohmann::json parse_json(std::string_view text, const std::string& what);
 template nlohmann::ordered_json parse_json(std::string_view text, const std::string& what);
 

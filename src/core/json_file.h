@@ -19,6 +19,14 @@ void check_json_depth(std::string_view text, const std::string& what);
 /// 64 bits: the parser would round it.
 void refuse_wide_integers(std::string_view text, const std::string& what);
 
+/// A whole number from 0 in an object, in place of nlohmann's own conversion, which makes a large
+/// number of -5 and 4 of 4.7, and is undefined for 1e80. Throws kCorrupt, naming the field.
+template <class Json>
+uint64_t whole_number(const Json& object, const char* name);
+
+/// The same for an id of a token, which has 31 bits. `name` says whose in messages.
+int32_t token_id(const nlohmann::json& value, std::string_view name);
+
 /// Parses any value. `what` names the source in messages. Throws kCorrupt for malformed JSON.
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, const std::string& what);

@@ -21,19 +21,11 @@ using nlohmann::json;
 /// Below so many tokens a share may be less than the sink and window of any policy.
 constexpr size_t kShortContext = 2048;
 
-/// nlohmann's own conversion makes a large number of -5, and 4 of 4.7.
-uint64_t whole(const json& line, const char* name) {
-  const json& value = line.at(name);
-  if (!value.is_number_unsigned())
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{} is {}; expected a whole number from 0", name, value.dump()));
-  return value;
-}
-
 Preset preset_from(const json& line) {
   Preset p;
-  p.policy = line.at("policy"), p.model = line.at("model"), p.context = whole(line, "context");
-  p.seeds = whole(line, "seeds"), p.bits = line.at("bits");
+  p.policy = line.at("policy"), p.model = line.at("model"),
+  p.context = whole_number(line, "context");
+  p.seeds = whole_number(line, "seeds"), p.bits = line.at("bits");
   p.divergence = line.at("kl").at(0), p.divergence_error = line.at("kl").at(1);
   p.facts = line.value("facts", -1.0);
   Policy::parse(p.policy);

@@ -6,6 +6,7 @@
 #include <bit>
 #include <utility>
 
+#include "core/json_file.h"
 #include "core/utf8.h"
 #include "pith/error.h"
 
@@ -121,13 +122,8 @@ void Bpe::read_vocab(const json& model) {
   vocab_.reserve(vocab.size(), 0);
   ids_.reserve(vocab.size());
   for (const auto& [token, id] : vocab.items()) {
-    if (!id.is_number_integer()) corrupt(fmt::format("the id of \"{}\" is no integer", token));
-    const auto value = id.get<int64_t>();
-    if (value < 0 || value > INT32_MAX) {
-      corrupt(fmt::format("\"{}\" has the id {}", token, id.dump()));
-    }
     vocab_.add(token);  // keys of an object differ
-    ids_.push_back(static_cast<int32_t>(value));
+    ids_.push_back(token_id(id, token));
   }
   const auto unknown = model.find("unk_token");
   if (unknown == model.end() || unknown->is_null()) return;

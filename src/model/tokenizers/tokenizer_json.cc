@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/json_file.h"
 #include "model/tokenizers/tokenizer_kinds.h"
 #include "model/tokenizers/tokenizer_text.h"
 
@@ -68,7 +69,7 @@ std::vector<AddedToken> added_tokens(const json& root, const TokenizerConfig& co
   StringMap<int32_t> known;
   for (const json& spec : member(root, "added_tokens")) {
     added.push_back(parse_added_token(spec));
-    added.back().id = spec.at("id").get<int32_t>();
+    added.back().id = token_id(spec.at("id"), added.back().content);
     known.emplace(added.back().content, added.back().id);
   }
   for (const AddedToken& token : config.added) {

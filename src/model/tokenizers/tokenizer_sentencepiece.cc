@@ -143,7 +143,10 @@ class SentencePieceTokenizer final : public VocabTokenizer {
       const bool inner = inner_ != nullptr && section.begin > 0;
       const auto part = clean.substr(section.begin, section.end - section.begin);
       const auto status = (inner ? *inner_ : whole_).Encode(part, &ids);
-      if (!status.ok()) throw Error(ErrorCode::kInternal, status.ToString());
+      if (!status.ok())
+        throw Error(ErrorCode::kCorrupt, fmt::format("the tokenizer's model cannot encode a text "
+                                                     "of {} bytes, so it is damaged: {}",
+                                                     part.size(), status.ToString()));
       out.insert(out.end(), ids.begin(), ids.end());
     }
     return out;

@@ -35,8 +35,9 @@ std::optional<std::string> token_name(const json& config, const char* key) {
 void append_ids(const json& config, const char* key, std::vector<int32_t>& out) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return;
-  if (!found->is_array()) return out.push_back(found->get<int32_t>());
-  for (const json& id : *found) out.push_back(id.get<int32_t>());
+  const json list = found->is_array() ? *found : json::array({*found});
+  for (const json& id : list)
+    if (id != -1) out.push_back(token_id(id, key));  // -1 says that there is none
 }
 
 int32_t parse_id(const std::string& text) {
@@ -129,7 +130,7 @@ TokenizerConfig read_tokenizer_config(const fs::path& folder) {
       if (known) continue;
       AddedToken token;
       token.content = content;
-      token.id = id.get<int32_t>();
+      token.id = token_id(id, content);
       out.added.push_back(token);
     }
   });

@@ -79,11 +79,12 @@ Record to_record(const Ledger& l) {
 
 Ledger ledger_from(const Record& r) {
   Ledger l;
-  l.tokens = r.at("tokens"), l.rows_seen = r.at("rows_seen"), l.rows_kept = r.at("rows_kept");
-  l.channels_seen = r.at("channels_seen"), l.channels_kept = r.at("channels_kept");
-  l.payload = r.at("payload"), l.metadata = r.at("metadata"), l.shared = r.at("shared");
-  l.slack = r.at("slack"), l.staging = r.at("staging"), l.scratch = r.at("scratch");
-  l.probe = r.value("probe", size_t{0});  // records of before have none
+  const auto count = [&](const char* name) { return whole_number(r, name); };
+  l.tokens = count("tokens"), l.rows_seen = count("rows_seen"), l.rows_kept = count("rows_kept");
+  l.channels_seen = count("channels_seen"), l.channels_kept = count("channels_kept");
+  l.payload = count("payload"), l.metadata = count("metadata"), l.shared = count("shared");
+  l.slack = count("slack"), l.staging = count("staging"), l.scratch = count("scratch");
+  l.probe = r.contains("probe") ? count("probe") : 0;  // records of before have none
   return l;
 }
 

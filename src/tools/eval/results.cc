@@ -200,11 +200,11 @@ class Reader {
     const bool task = r.at("kind") == "task";
     if (!task && r.at("kind") != "ppl") throw Error(ErrorCode::kCorrupt, "its kind is unknown");
     RawGroup& group = group_of(r, task);
-    const uint64_t number = r.at(task ? "sample" : "piece");
+    const uint64_t number = whole_number(r, task ? "sample" : "piece");
     const bool control = r.value("null_control", false);
     if (control) group.exact = r.at("policy");
     Parts& parts = control ? group.null_control
-                           : row_in(group, r.at("policy")).seeds[r.at("kv_seed").get<uint64_t>()];
+                           : row_in(group, r.at("policy")).seeds[whole_number(r, "kv_seed")];
     parts[number] = part_of(r, task);
   }
 
@@ -238,7 +238,7 @@ class Reader {
   RawGroup& group_of(const Record& r, bool task) {
     ResultGroup head{r.at("kind"),
                      r.at(task ? "task" : "mode"),
-                     r.at(task ? "length" : "context").get<uint64_t>(),
+                     whole_number(r, task ? "length" : "context"),
                      checked_setting(setting_of(r, task)),
                      {},
                      {},
@@ -337,6 +337,8 @@ Results read_results(const std::vector<std::filesystem::path>& files) {
     try {
       reader.done().probes.push_back(probe_from_json(whole));
     } catch (const Record::exception& e) {
+      refuse(file, 1, e.what());
+    } catch (const Error& e) {
       refuse(file, 1, e.what());
     }
   }

@@ -8,6 +8,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "core/json_file.h"
 #include "pith/error.h"
 #include "pith_tools/results.h"
 
@@ -55,8 +56,9 @@ Record to_record(const ResultRow& row, const std::string& kind) {
 
 ResultRow row_from(const Record& r, const std::string& kind) {
   ResultRow row;
-  row.policy = r.at("policy"), row.seeds = r.at("seeds"), row.count = r.at("count");
-  row.tokens = r.at("tokens"), row.bytes = r.at("bytes"), row.bits = r.at("bits");
+  row.policy = r.at("policy"), row.seeds = whole_number(r, "seeds");
+  row.count = whole_number(r, "count");
+  row.tokens = whole_number(r, "tokens"), row.bytes = r.at("bytes"), row.bits = r.at("bits");
   row.kept = r.at("kept"), row.seconds = r.at("seconds");
   if (kind == "task") {
     row.score = estimate_from(r.at("score"));
@@ -101,8 +103,9 @@ ProbeGroup probe_head(const Record& r) {
   // Names, not places: where files lay on one machine tells others nothing.
   g.model = std::filesystem::path(r.at("model").get<std::string>()).filename();
   g.text = std::filesystem::path(r.at("text").get<std::string>()).filename();
-  g.tokens = r.at("tokens");
-  g.queries = r.at("queries"), g.seeds = r.at("seeds"), g.null_error = r.at("null_control_error");
+  g.tokens = whole_number(r, "tokens");
+  g.queries = whole_number(r, "queries"), g.seeds = whole_number(r, "seeds");
+  g.null_error = r.at("null_control_error");
   return g;
 }
 
@@ -177,13 +180,18 @@ void add_result_line(const Record& line, Results& results) {
   if (kind == "probe") {
     results.probes.push_back(probe_from_line(line));
   } else if (kind == "cost") {
-    results.costs.push_back({line.at("policy"), line.at("tokens"), line.at("bytes"),
+    results.costs.push_back({line.at("policy"), whole_number(line, "tokens"), line.at("bytes"),
                              line.at("bits"), line.at("update"), line.at("attend"),
                              line.at("exact_attend")});
   } else if (kind == "ppl" || kind == "task") {
-    ResultGroup g{
-        kind, line.at("name"), line.at("length"), checked_setting(line.at("setting")), {}, {}, {},
-        {}};
+    ResultGroup g{kind,
+                  line.at("name"),
+                  whole_number(line, "length"),
+                  checked_setting(line.at("setting")),
+                  {},
+                  {},
+                  {},
+                  {}};
     g.errors = line.value("errors", std::string()), g.best = line.value("best", std::string());
     if (line.contains("null_control_kl")) g.null_control = line["null_control_kl"];
     results.groups.push_back(std::move(g));

@@ -1,5 +1,6 @@
 #include "tools/eval/results.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -232,6 +233,11 @@ TEST_F(ResultsTest, RefusesWhatIsNoResult) {
   const std::string head = R"({"result":"ppl","name":"continue","length":9,"setting":)";
   refused(file("model", head + "{\"model\":7}}\n"), ErrorCode::kCorrupt, "line 1");
   refused(file("list", head + "[1]}\n"), ErrorCode::kCorrupt, "line 1");
+  for (const char* length : {"-5", "4.5", "1e80", "\"9\""})
+    refused(file("length", fmt::format(R"({{"result":"ppl","name":"a","length":{},"setting":{{}}}})"
+                                       "\n",
+                                       length)),
+            ErrorCode::kCorrupt, "length is ");
   refused(file("piece", R"({"key":"a","kind":"ppl","mode":"m","context":9,"model":{}})"
                         "\n"),
           ErrorCode::kCorrupt, "line 1");

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/input_file.h"
+#include "core/json_file.h"
 #include "model/tokenizers/split_rules.h"
 #include "model/tokenizers/tokenizer_kinds.h"
 #include "model/tokenizers/tokenizer_split.h"
@@ -56,8 +57,8 @@ struct Vocabulary {
   std::vector<std::string> merges;
   std::vector<float> scores;
 
-  void set(int64_t id, const std::string& token, int32_t type, const fs::path& folder) {
-    if (id < 0 || id >= static_cast<int64_t>(tokens.size()))
+  void set(int32_t id, const std::string& token, int32_t type, const fs::path& folder) {
+    if (id < 0 || static_cast<size_t>(id) >= tokens.size())
       refuse(folder, fmt::format("the token \"{}\" has the id {}, and the model has {} rows", token,
                                  id, tokens.size()));
     tokens[static_cast<size_t>(id)] = token;
@@ -81,11 +82,11 @@ Vocabulary read_vocabulary(const json& root, const fs::path& folder, int vocab, 
   const json& model = root.at("model");
   Vocabulary out = unnamed(vocab);
   for (const auto& [token, id] : model.at("vocab").items())
-    out.set(id.get<int64_t>(), token, !byte_level && is_byte(token) ? kByte : kNormal, folder);
+    out.set(token_id(id, token), token, !byte_level && is_byte(token) ? kByte : kNormal, folder);
   for (const json& spec : root.value("added_tokens", json::array())) {
     const bool special = spec.value("special", false);
-    out.set(spec.at("id").get<int64_t>(), spec.at("content").get<std::string>(),
-            special ? kControl : kUserDefined, folder);
+    const auto content = spec.at("content").get<std::string>();
+    out.set(token_id(spec.at("id"), content), content, special ? kControl : kUserDefined, folder);
   }
   std::unordered_map<std::string, int64_t> ranks;
   for (const json& merge : model.at("merges")) {
