@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/gguf.h"
 #include "core/input_file.h"
 #include "core/json_file.h"
 #include "core/mapped_file.h"
@@ -27,6 +28,26 @@ void put(const fs::path& path, const std::string& text) { testing_files::write_f
 size_t entries(const fs::path& folder) {
   return static_cast<size_t>(
       std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+TEST(InputFile, WhatADownloadLeftInPlaceOfAModelIsNamed) {
+  const TemporaryFolder folder;
+  const fs::path at = folder.path() / "model";
+  const auto refused = [&](const std::string& bytes, const std::string& word) {
+    put(at, bytes);
+    expect_error(ErrorCode::kCorrupt, {at.string(), word}, [&] { read_json_file(at); });
+    expect_error(ErrorCode::kCorrupt, {at.string(), word}, [&] { SafeTensors::open(at); });
+    expect_error(ErrorCode::kCorrupt, {at.string(), word}, [&] { Gguf::open(at); });
+    EXPECT_EQ(read_file(at, 1000), bytes) << "as a prompt it is any text";
+  };
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n";
+  refused(pointer, "'git lfs pull'");
+  refused("<!DOCTYPE html><html></html>", "a page of HTML");
+  refused("\n <HTML>", "a page of HTML");
+  put(at, "<htm");
+  expect_error(ErrorCode::kCorrupt, {"JSON"}, [&] { read_json_file(at); });
+  put(at, "");
+  expect_error(ErrorCode::kCorrupt, {"too few"}, [&] { SafeTensors::open(at); });
 }
 
 TEST(InputFile, ReadsRegularFilesAndNothingElse) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 
+#include "core/input_file.h"
 #include "core/mapped_file.h"
 #include "pith/error.h"
 
@@ -229,11 +230,11 @@ size_t gguf_value_bytes(GgufValueType type) {
 std::string GgufTensor::shape_text() const { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 void Gguf::add_part(std::span<const std::byte> bytes, const std::string& name) {
+  refuse_stand_in({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, name);
   Cursor cursor(bytes, name);
   const auto* magic = reinterpret_cast<const char*>(cursor.take(kMagic.size(), "the magic"));
-  if (std::string_view(magic, kMagic.size()) != kMagic) {
+  if (std::string_view(magic, kMagic.size()) != kMagic)
     corrupt_file(name, "does not begin with GGUF; it is no GGUF file, or damaged");
-  }
   check_version(cursor.number<uint32_t>("the version"), name);
   const auto tensor_count = cursor.number<uint64_t>("the number of tensors");
   const auto key_count = cursor.number<uint64_t>("the number of keys");

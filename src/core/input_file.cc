@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -67,6 +69,21 @@ std::string InputFile::read(size_t most) const {
 
 std::string read_file(const std::filesystem::path& path, size_t most) {
   return InputFile(path).read(most);
+}
+
+void refuse_stand_in(std::string_view bytes, const std::string& file) {
+  const auto refuse = [&](const char* what) {
+    throw Error(ErrorCode::kCorrupt, fmt::format("{} is {}", file, what));
+  };
+  if (bytes.starts_with("version https://git-lfs"))
+    refuse("a pointer of Git LFS, not the file itself: 'git lfs pull' fetches it");
+  bytes.remove_prefix(std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size()));
+  const auto begins = [&](std::string_view with) {
+    return bytes.size() >= with.size() &&
+           ::strncasecmp(bytes.data(), with.data(), with.size()) == 0;
+  };
+  if (begins("<!doctype html") || begins("<html"))
+    refuse("a page of HTML, not the file itself: download it again, signed in if it must be");
 }
 
 bool is_there(const std::filesystem::path& path) {

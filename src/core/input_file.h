@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace pith {
 
@@ -37,6 +38,10 @@ class InputFile {
 
 /// InputFile(path).read(most).
 std::string read_file(const std::filesystem::path& path, size_t most);
+
+/// Throws kCorrupt, naming the file, for bytes that a download left in place of a model's: a
+/// pointer of Git LFS, or the page of an error.
+void refuse_stand_in(std::string_view bytes, const std::string& file);
 
 /// True if a folder has an entry of this name, be it one that cannot be opened (a link to nowhere):
 /// opening it then says what is wrong with it.

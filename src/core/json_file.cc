@@ -127,7 +127,9 @@ nlohmann::json parse_json_object(std::string_view text, const std::string& what)
 }
 
 nlohmann::json read_json_file(const std::filesystem::path& path, size_t most) {
-  return parse_json_object(read_file(path, most), path.string());
+  const std::string text = read_file(path, most);
+  refuse_stand_in(text, path.string());
+  return parse_json_object(text, path.string());
 }
 
 }  // namespace pith

@@ -145,6 +145,7 @@ void SafeTensors::add_file(const std::filesystem::path& path) {
   const std::string file = path.string();
   auto mapping = std::make_shared<const MappedFile>(path);
   const size_t size = mapping->size();
+  refuse_stand_in({reinterpret_cast<const char*>(mapping->data()), size}, file);
   if (size < kLengthBytes) {
     corrupt(file, fmt::format("{} bytes are too few for a safetensors file", size));
   }
@@ -214,7 +215,7 @@ SafeTensors SafeTensors::open_folder(const std::filesystem::path& folder) {
   if (!is_there(index)) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("{} has neither model.safetensors nor model.safetensors.index.json; "
-                            "weights of other formats (.bin, .gguf, .pth) must be converted to "
+                            "weights of other formats (.bin, .pth, .onnx) must be converted to "
                             "safetensors first",
                             folder.string()));
   }
@@ -225,7 +226,7 @@ SafeTensors SafeTensors::open_folder(const std::filesystem::path& folder) {
   }
   SafeTensors out;
   out.source_ = index.string();
-  std::set<std::string> shards;
+  std::set<std::string> shards, missing;
   for (const auto& [name, shard] : map->items()) {
     if (!shard.is_string()) corrupt(index.string(), fmt::format("'{}': no file name", name));
     const auto file = shard.get<std::string>();
@@ -233,8 +234,16 @@ SafeTensors SafeTensors::open_folder(const std::filesystem::path& folder) {
     if (file.empty() || std::filesystem::path(file).filename() != file) {
       corrupt(index.string(), fmt::format("'{}' is not the name of a file in the folder", file));
     }
-    if (shards.insert(file).second) out.add_file(folder / file);
+    shards.insert(file);
+    if (!is_there(folder / file)) missing.insert(file);
   }
+  if (!missing.empty()) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("{} lacks {} of the {} files that its model.safetensors.index.json "
+                            "names, {} first; is the download complete?",
+                            folder.string(), missing.size(), shards.size(), *missing.begin()));
+  }
+  for (const std::string& file : shards) out.add_file(folder / file);
   for (const auto& [name, shard] : map->items()) {
     const Tensor* found = out.find(name);
     if (!found || std::filesystem::path(found->file).filename() != shard.get<std::string>()) {

@@ -37,11 +37,14 @@ size_t Model::weight_bytes() const { return weights_->bytes; }
 
 const Tokenizer& Model::tokenizer() const {
   if (weights_->tokenizer) return *weights_->tokenizer;
-  const bool gguf = is_gguf_path(weights_->folder);
+  const std::filesystem::path& folder = weights_->folder;
+  const char* lacks = "neither tokenizer.json nor tokenizer.model";
+  if (is_gguf_path(folder))
+    lacks = "no tokenizer: its key tokenizer.ggml.model is missing";
+  else if (is_there(folder / "vocab.json"))
+    lacks = "vocab.json and no tokenizer.json, which save_pretrained() of transformers makes of it";
   throw Error(ErrorCode::kNotFound,
-              fmt::format("{} has {}; token ids work, text does not", weights_->folder.string(),
-                          gguf ? "no tokenizer: its key tokenizer.ggml.model is missing"
-                               : "neither tokenizer.json nor tokenizer.model"));
+              fmt::format("{} has {}; token ids work, text does not", folder.string(), lacks));
 }
 
 }  // namespace pith

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@ namespace pith {
 namespace {
 
 using nlohmann::json;
+namespace fs = std::filesystem;
 
 constexpr int64_t kMaxCount = int64_t{1} << 24;  // heads, widths, vocabulary
 constexpr int kMaxLayers = 4096;
@@ -230,6 +233,34 @@ DType declared_dtype(const Fields& fields) {
   return name == "float16" ? DType::kF16 : DType::kF32;
 }
 
+constexpr const char* kExpected =
+    "expected a Hugging Face model folder with config.json and *.safetensors, or a GGUF file";
+
+/// A model that lies deeper: in a folder of this one, or as the hub's cache has it.
+std::optional<fs::path> model_below(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const fs::path& parent : {folder, folder / "snapshots"}) {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(parent, ignored))
+      if (is_there(entry.path() / "config.json")) found.push_back(entry.path());
+  }
+  return found.size() == 1 ? std::optional(found[0]) : std::nullopt;
+}
+
+/// Of a model without config.json.
+std::string why_no_config(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) return fmt::format("does not exist; {}", kExpected);
+  if (!fs::is_directory(folder, ignored))
+    return fmt::format("is a file and no GGUF; {}", kExpected);
+  if (is_there(folder / "adapter_config.json"))
+    return "is an adapter, not a model: merge it into the model that it was trained on (peft's "
+           "merge_and_unload), and name the folder of that";
+  if (const auto below = model_below(folder))
+    return fmt::format("has no config.json; {} has: name that", below->string());
+  return fmt::format("has no config.json; {}", kExpected);
+}
+
 }  // namespace
 
 void fold_multipliers(const Multipliers& m, ConfigFile& config) {
@@ -240,16 +271,10 @@ void fold_multipliers(const Multipliers& m, ConfigFile& config) {
 }
 
 ConfigFile read_config(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored)) {
-    throw Error(ErrorCode::kNotFound,
-                fmt::format("{} {}; expected a Hugging Face model folder with config.json and "
-                            "*.safetensors, or a GGUF file",
-                            folder.string(),
-                            std::filesystem::exists(folder, ignored) ? "is not a folder"
-                                                                     : "does not exist"));
-  }
   const auto path = folder / "config.json";
+  if (!is_there(path)) {
+    throw Error(ErrorCode::kNotFound, fmt::format("{} {}", folder.string(), why_no_config(folder)));
+  }
   const json object = read_json_file(path);
   const Fields fields(object, path.string());
   const Architecture& architecture = find_architecture(fields);

@@ -344,7 +344,7 @@ TEST_F(ConfigTest, MoreEndsOfTextComeFromTheGenerationConfig) {
 
 TEST_F(ConfigTest, MalformedFilesAndMissingOnesAreNamed) {
   expect_error(ErrorCode::kNotFound, {"config.json"}, [&] { read_config(folder_.path()); });
-  expect_error(ErrorCode::kNotFound, {"nowhere", "folder"},
+  expect_error(ErrorCode::kNotFound, {"nowhere", "does not exist", "folder"},
                [&] { read_config(folder_.path() / "nowhere"); });
   const std::string whole = base_.dump();
   for (size_t size = 0; size < whole.size(); ++size) {
@@ -352,6 +352,30 @@ TEST_F(ConfigTest, MalformedFilesAndMissingOnesAreNamed) {
     expect_error(ErrorCode::kCorrupt, {"config.json", "JSON"},
                  [&] { read_config(folder_.path()); });
   }
+}
+
+TEST_F(ConfigTest, WhatAFolderHoldsInPlaceOfAModelIsNamed) {
+  const auto refused = [&](const std::vector<std::string>& words) {
+    expect_error(ErrorCode::kNotFound, words, [&] { read_config(folder_.path()); });
+  };
+  write_file(folder_.path() / "model.safetensors", "weights alone");
+  refused({"has no config.json", "expected a Hugging Face model folder"});
+  expect_error(ErrorCode::kNotFound, {"model.safetensors is a file and no GGUF"},
+               [&] { read_config(folder_.path() / "model.safetensors"); });
+  for (const char* below : {"snapshots/0f1e", "q8"}) {
+    const auto folder = folder_.path() / below;
+    std::filesystem::create_directories(folder);
+    refused({"has no config.json"});
+    write_file(folder / "config.json", base_.dump());
+    refused({"has no config.json", folder.string() + " has: name that"});
+    EXPECT_EQ(read_config(folder).model.layers, 3);
+    std::filesystem::rename(folder / "config.json", folder / "other.json");
+  }
+  for (const char* below : {"snapshots/0f1e", "q8"})
+    write_file(folder_.path() / below / "config.json", base_.dump());
+  refused({"has no config.json; expected"});  // which of the two is not for us to say
+  write_file(folder_.path() / "adapter_config.json", "{}");
+  refused({"is an adapter", "merge_and_unload"});
 }
 
 }  // namespace

@@ -80,6 +80,21 @@ TEST_F(WeightsTest, AWholeModelLoads) {
   EXPECT_NE(model->weights().head.data, model->weights().embedding.data);
 }
 
+TEST_F(WeightsTest, ATokenizerIsMissedWhereTextIsAskedForAndAPointerToOneIsNone) {
+  const auto says = [&](const char* words) {
+    const auto model = load();
+    expect_error(ErrorCode::kNotFound, {folder_.path().string(), words, "token ids work"},
+                 [&] { model->tokenizer(); });
+  };
+  says("neither tokenizer.json nor tokenizer.model");
+  write_file(folder_.path() / "vocab.json", "{}");
+  says("vocab.json and no tokenizer.json");
+  for (const char* name : {"tokenizer.model", "tokenizer.json"}) {
+    write_file(folder_.path() / name, "version https://git-lfs.github.com/spec/v1\n");
+    refused(ErrorCode::kCorrupt, {name, "'git lfs pull'"});
+  }
+}
+
 TEST_F(WeightsTest, TiedEmbeddingsByFlagOrByAbsence) {
   const auto tied = [&] {
     const auto model = load();

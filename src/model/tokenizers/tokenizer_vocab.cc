@@ -97,7 +97,11 @@ void throw_named(const fs::path& file, ErrorCode code, const char* what) {
   throw Error(code, fmt::format("{}: {}", file.string(), what));
 }
 
-std::string read_tokenizer_file(const fs::path& file) { return read_file(file, kMostTableBytes); }
+std::string read_tokenizer_file(const fs::path& file) {
+  std::string bytes = read_file(file, kMostTableBytes);
+  refuse_stand_in(bytes, file.string());
+  return bytes;
+}
 
 json read_tokenizer_json(const fs::path& file) {
   return parse_json(read_tokenizer_file(file), file.string());
