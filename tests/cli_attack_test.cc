@@ -256,9 +256,24 @@ TEST_F(Attack, SignalsEndTheWaitForAPipe) {
   }
 }
 
-TEST_F(Attack, UnknownCommandsAreNamed) {
+TEST_F(Attack, UnknownWordsAreNamedWithTheNearest) {
   refused({"sreve", "-m", "x"}, 2, "there is no command 'sreve' (did you mean 'serve'?); see");
   refused({"summarise"}, 2, "there is no command 'summarise'; commands: ask, attend, bench");
+  refused(
+      {"session", "tokesn", "x"}, 2,
+      "there is no command 'session tokesn' (did you mean 'tokens'?); see 'pith session --help'");
+  refused({"bench", "nothing"}, 2, "there is no command 'bench nothing'; commands: ");
+  const auto option = [&](const std::string& word, const std::string& near) {
+    const std::vector<std::string> run{"run", "-m", kModel, "-p", "x", word};
+    refused(run, 2, "there is no option '" + word.substr(0, word.find('=')) + "'" + near + "; see");
+  };
+  option("--tempp", " (did you mean '--temp'?)");
+  option("--kv-polcy=exact", " (did you mean '--kv-policy'?)");
+  option("--no-such-thing", "");
+  refused({"eval", "ppl", "-m", kModel, "--fiel", "x"}, 2,
+          "(did you mean '--file'?); see 'pith eval");
+  refused({"pull", "smolm2"}, 11,
+          "no model has the name 'smolm2' (did you mean 'smollm2'?); there");
 }
 
 // CLI11 made -1 of the flag's 0, which stands for "as the tokenizer says".

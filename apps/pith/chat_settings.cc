@@ -62,10 +62,8 @@ void set_setting(GenerateOptions& options, const std::string& name, const std::s
     options = std::move(changed);
     return;
   }
-  const auto near = nearest_name(plain(name), names);
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("/set has no '{}'{}; it has {}", name,
-                          near ? fmt::format(" (did you mean '{}'?)", names[*near]) : "",
+              fmt::format("/set has no '{}'{}; it has {}", name, did_you_mean(plain(name), names),
                           fmt::join(names, ", ")));
 }
 

@@ -113,9 +113,10 @@ std::vector<LocalModel> to_remove(const std::vector<std::string>& names) {
   }
   if (!absent.empty())
     throw Error(ErrorCode::kNotFound,
-                fmt::format("{} {} not in {}, so nothing was removed; there {}: {}",
+                fmt::format("{} {} not in {}{}, so nothing was removed; there {}: {}",
                             fmt::join(absent, ", "), absent.size() == 1 ? "is" : "are",
-                            models_folder().string(), known.size() == 1 ? "is" : "are",
+                            models_folder().string(), did_you_mean(absent[0], known),
+                            known.size() == 1 ? "is" : "are",
                             known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
   if (!folders.empty())
     throw Error(ErrorCode::kUnsupported,

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -21,12 +20,12 @@
 #include "interrupt.h"
 #include "pith/error.h"
 #include "pith/isa.h"
-#include "pith/nearest.h"
 #include "pith/version.h"
 #include "pith_commit.h"
 #include "real_models.h"
 #include "serve.h"
 #include "translate.h"
+#include "unknown_words.h"
 
 namespace pith::cli {
 namespace {
@@ -117,24 +116,10 @@ int report_usage(const CLI::App& root, const std::vector<std::string>& arguments
   std::string command = "pith";
   for (const CLI::App* known : root.get_subcommands({}))
     if (!arguments.empty() && known->get_name() == arguments[0]) command += " " + arguments[0];
-  std::string message = error.what();
+  std::string message = unknown_option(root);
+  if (message.empty()) message = error.what();
   if (message.ends_with('\n')) message.pop_back();
   return report(fmt::format("{}; see '{} --help'", message, command), kExitUsage);
-}
-
-/// "there is no command 'sreve' (did you mean 'serve'?)": CLI11 would ask for "a subcommand".
-void refuse_unknown_command(const CLI::App& root, const std::vector<std::string>& arguments) {
-  if (arguments.empty() || arguments[0].starts_with('-')) return;
-  std::vector<std::string> names;
-  for (const CLI::App* command : root.get_subcommands({}))
-    if (!command->get_name().empty()) names.push_back(command->get_name());
-  std::sort(names.begin(), names.end());
-  if (std::find(names.begin(), names.end(), arguments[0]) != names.end()) return;
-  const auto near = nearest_name(arguments[0], names);
-  throw CLI::ExtrasError(fmt::format("there is no command '{}'{}", arguments[0],
-                                     near ? fmt::format(" (did you mean '{}'?)", names[*near])
-                                          : fmt::format("; commands: {}", fmt::join(names, ", "))),
-                         CLI::ExitCodes::ExtrasError);
 }
 
 int run(int count, const char* const* values) {

@@ -1,6 +1,7 @@
 // pith pull: gets a model by its name, or lists those that have one.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include "console.h"
 #include "engine.h"
 #include "pith/error.h"
+#include "pith/nearest.h"
 #include "pith_tools/catalogue.h"
 #include "real_models.h"
 #include "report.h"
@@ -65,12 +67,11 @@ int run(const PullCommand& o) {
   if (o.name.empty()) return list(o.json);
   const KnownModel* model = known_model(o.name);
   if (model == nullptr) {
-    std::string names;
-    for (const KnownModel& m : known_models()) {
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", m.name);
-    }
+    std::vector<std::string> names;
+    for (const KnownModel& m : known_models()) names.emplace_back(m.name);
     throw Error(ErrorCode::kNotFound,
-                fmt::format("no model has the name '{}'; supported: {}", o.name, names));
+                fmt::format("no model has the name '{}'{}; there are {}", o.name,
+                            did_you_mean(o.name, names), fmt::join(names, ", ")));
   }
   const auto file = pull(*model, o.json);
   if (o.json) {

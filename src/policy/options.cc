@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "pith/error.h"
+#include "pith/nearest.h"
 
 namespace pith {
 namespace {
@@ -215,7 +216,8 @@ void read_fields(const PolicyPart& part, const Fields& fields) {
       if (f.name == name) field = &f;
     }
     if (!field)
-      refuse(fmt::format("'{}' has no parameter '{}'; it takes {}", part.name, name,
+      refuse(fmt::format("'{}' has no parameter '{}'{}; it takes {}", part.name, name,
+                         did_you_mean(name, names),
                          names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
     if (!field->read(value))
       refuse(fmt::format("{}: {}={} is not {}", part.name, name, value, field->accepts));

@@ -48,7 +48,7 @@ TEST(Policy, RefusesWithAReason) {
   says("", "it is empty");
   says("exakt", "did you mean 'exact'?");
   says("snapkvv", "selectors: exact, local");
-  says("local(widow=3)", "it takes window");
+  says("local(widow=3)", "no parameter 'widow' (did you mean 'window'?); it takes window");
   says("exact(n=1)", "it takes none");
   says("local(window)", "is not name=value");
   says("local(window=1,window=2)", "given twice");

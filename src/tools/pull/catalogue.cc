@@ -132,12 +132,11 @@ std::optional<fs::path> stored_model(const std::string& name) {
 [[noreturn]] void refuse_name(const std::string& name) {
   std::vector<std::string> names;
   for (const KnownModel& known : known_models()) names.emplace_back(known.name);
-  const auto near = nearest_name(name, names);
   throw Error(ErrorCode::kNotFound,
               fmt::format("there is no model '{}'{}: no file or folder here, none in {}, and not "
                           "one that `pith pull` knows ({})",
-                          name, near ? fmt::format(" (did you mean '{}'?)", names[*near]) : "",
-                          models_folder().string(), fmt::join(names, ", ")));
+                          name, did_you_mean(name, names), models_folder().string(),
+                          fmt::join(names, ", ")));
 }
 
 }  // namespace
