@@ -1,8 +1,10 @@
 // pith quantize: the demo model as a GGUF file, which every command then takes.
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli_harness.h"
+#include "paths.h"
 
 namespace pith {
 namespace {
@@ -45,6 +47,19 @@ TEST_F(CliQuantize, WhatIsWrittenRunsAsTheSourceDoes) {
         run({"tokenize", "-m", path, "-p", "It's 12 o'clock,\n naïve", "--json"}).out)["ids"];
   };
   EXPECT_EQ(ids(out()), ids(model()));
+}
+
+TEST_F(CliQuantize, InspectNamesManyTypesIn80Columns) {
+  const std::string source = (repo_dir() / "tests/data/models/qwen3").string();
+  ASSERT_EQ(run({"quantize", "-m", source, "-o", out(), "--type", "q4_k", "-q"}).status, 0);
+  std::istringstream lines(run({"inspect", out()}).out);
+  std::string line, all;
+  while (std::getline(lines, line)) {
+    if (line.find(out()) == line.npos) EXPECT_LE(line.size(), 80u) << line;
+    all += line;
+  }
+  for (const char* type : {"F16 12.0 KiB", "F32 1.75 KiB", "Q5_0 41.2 KiB", "Q8_0"})
+    EXPECT_NE(all.find(type), all.npos) << all;
 }
 
 TEST_F(CliQuantize, PoliciesAreChosenForAFileAsForItsSource) {

@@ -243,9 +243,7 @@ void add_bench_select(CLI::App& bench, Action& action) {
       "Rows are random; 'exact' is always measured too. The defaults take some minutes.\n\n"
       "Examples:\n"
       "  pith bench select --n 4096..65536 --s 1024\n"
-      "  pith bench select --kv-policy 'express(s={s},g=2)' --kv-policy "
-      "'local(window={s})' --csv "
-      "x.csv\n");
+      "  pith bench select --kv-policy 'express(s={s},g=2)' --csv x.csv\n");
   app->callback([o, &action] { action = [o] { return bench_select(*o); }; });
 }
 

@@ -74,7 +74,7 @@ Json config_json(const ModelConfig& c, const Model* model) {
 std::string config_text(const ModelConfig& c, const Model* model, const std::string& folder) {
   std::string out = fmt::format("{}: {}\n", folder, c.architecture);
   const auto line = [&](const char* name, const std::string& value) {
-    out += fmt::format("  {:<15} {}\n", name, value);
+    out += wrapped(fmt::format("  {:<15} {}", name, value), 18) + "\n";
   };
   const std::string count = human_count(parameter_count(c));
   line("parameters", model == nullptr

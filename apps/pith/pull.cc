@@ -44,9 +44,12 @@ int list(bool json) {
     table.add({std::string(m.name), human_bytes(static_cast<double>(m.bytes)),
                pulled_file(m) ? "yes" : "no", std::string(m.licence), std::string(m.summary)});
   }
-  write_out(table.text() +
-            fmt::format("\n'pith pull NAME' puts one into {}; then -m NAME names it everywhere\n",
-                        folder.string()));
+  write_out(
+      table.text() + "\n" +
+      wrapped(fmt::format("'pith pull NAME' puts one into {}; then -m NAME names it everywhere",
+                          folder.string()),
+              0) +
+      "\n");
   return 0;
 }
 
