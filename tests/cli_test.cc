@@ -344,6 +344,9 @@ TEST_F(Cli, BadInputIsRefusedWithAReason) {
   refused(run_with({"-p", "x", "--kv-policy", "local(size=3)"}), 10, "it takes window");
   refused(run_with({"-p", "x", "--kv-policy", "uniform", "--kv-budget", "0"}), 10,
           "is not a budget");
+  refused(run_with({"-p", "x", "--kv", "tent"}), 10,
+          "--kv tent: this is no size (did you mean 'tenth'?); use exact, half, quarter, tenth, a");
+  refused(run_with({"-p", "x", "--kv", "express(s=64)"}), 10, "--kv-policy takes a policy");
   refused(run_with({"-p", "x", "--kv-policy", "exact", "--kv-budget", "10%"}), 10,
           "keeps every row");
   refused(run_with({"-p", "x", "--kv-policy", "exact+f32", "-ctk", "f16"}), 10, "contradicts");

@@ -2,13 +2,16 @@
 // what pith_tools/choose.h chose.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <cctype>
 #include <filesystem>
 
 #include "console.h"
 #include "engine.h"
 #include "interrupt.h"
 #include "pith/error.h"
+#include "pith/nearest.h"
 #include "pith_tools/choose.h"
 #include "pith_tools/screen.h"
 
@@ -29,6 +32,17 @@ void refuse_size(const std::string& policy) {
                           policy, policy));
 }
 
+void refuse_word(const std::string& memory) {
+  static const std::vector<std::string> kWords{"exact", "half", "quarter", "tenth"};
+  if (says_memory(memory) || memory == kWords[0] ||
+      !std::isalpha(static_cast<unsigned char>(memory[0])))
+    return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--kv {}: this is no size{}; use {}, a share (30%) or bytes (16MiB); "
+                          "--kv-policy takes a policy",
+                          memory, did_you_mean(memory, kWords), fmt::join(kWords, ", ")));
+}
+
 /// --kv, or a budget without a policy, is auto.
 void read_memory(PolicyOptions& o, std::vector<std::string>* many) {
   refuse_size(o.policy);
@@ -40,6 +54,7 @@ void read_memory(PolicyOptions& o, std::vector<std::string>* many) {
                   fmt::format("--kv {} stands for policy and budget; leave out --kv-policy "
                               "and --kv-budget, or --kv",
                               o.memory));
+    refuse_word(o.memory);
     if (o.memory != "exact") o.budget = memory_budget(o.memory);
     o.memory.clear();
   }
