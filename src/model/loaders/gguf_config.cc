@@ -103,6 +103,12 @@ const Row& find_row(const Gguf& file) {
     names.emplace_back(row.name);
     if (*name == row.name) return row;
   }
+  if (*name == "clip") {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{} is the part of a model that reads images (mmproj); name the file "
+                            "of its language model",
+                            file.source()));
+  }
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{}: architecture '{}' is not supported in GGUF files; supported: {} "
                           "(Llama 2 to 3.2, Mistral and SmolLM 1 and 2 are 'llama')",
@@ -158,7 +164,10 @@ void read_heads(const Keys& keys, ModelConfig& c) {
       static_cast<int>(keys.of_layers("attention.head_count_kv", c.layers).value_or(*heads));
   if (c.query_heads % c.kv_heads != 0) {
     keys.unsupported(
-        fmt::format("{} query heads cannot share {} KV heads evenly", c.query_heads, c.kv_heads));
+        fmt::format("{} ({}) is no multiple of {} ({}): so many query heads cannot "
+                    "share so many KV heads evenly",
+                    keys.name("attention.head_count"), c.query_heads,
+                    keys.name("attention.head_count_kv"), c.kv_heads));
   }
   auto dim = keys.find("attention.key_length", 1, kMaxCount);
   if (!dim && c.hidden % c.query_heads != 0) {
@@ -168,8 +177,10 @@ void read_heads(const Keys& keys, ModelConfig& c) {
   }
   c.head_dim = static_cast<int>(dim.value_or(c.hidden / c.query_heads));
   if (c.head_dim % 16 != 0 || c.head_dim > kMaxHeadDim) {
-    keys.unsupported(fmt::format("head_dim is {}; supported: multiples of 16 up to {}", c.head_dim,
-                                 kMaxHeadDim));
+    keys.unsupported(fmt::format("head_dim, {}, is {}; supported: multiples of 16 up to {}",
+                                 dim ? keys.name("attention.key_length")
+                                     : keys.name("embedding_length") + " by attention.head_count",
+                                 c.head_dim, kMaxHeadDim));
   }
   const auto values = keys.find("attention.value_length", 1, kMaxCount);
   if (values.value_or(c.head_dim) != c.head_dim) {

@@ -54,6 +54,30 @@ TEST(GgufHostile, NumbersOfLayersAreBounded) {
   }
 }
 
+TEST(GgufHostile, RefusalsNameTheFilesKeys) {
+  const auto says = [](uint32_t kv_heads, uint32_t hidden, uint32_t dim, const std::string& words) {
+    TwoForms model("llama");
+    model.keys = [&](GgufKeys& k) {
+      k.u32("llama.block_count", kLayers);
+      k.u32("llama.embedding_length", hidden);
+      k.u32("llama.feed_forward_length", kInner);
+      k.u32("llama.attention.head_count", 4);
+      k.u32("llama.attention.head_count_kv", kv_heads);
+      if (dim > 0) k.u32("llama.attention.key_length", dim);
+      k.u32("llama.context_length", 512);
+      k.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    };
+    const auto path = model.write_gguf();
+    expect_error(ErrorCode::kUnsupported, {path.string(), words}, [&] { Model::load(path); });
+  };
+  says(3, 256, 64, "attention.head_count (4) is no multiple of llama.attention.head_count_kv (3)");
+  says(2, 256, 100, "head_dim, llama.attention.key_length, is 100; supported: multiples of 16");
+  says(2, 160, 0, "head_dim, llama.embedding_length by attention.head_count, is 40; supported");
+  TwoForms images("clip");
+  const auto path = images.write_gguf();
+  expect_error(ErrorCode::kUnsupported, {"reads images (mmproj)"}, [&] { Model::load(path); });
+}
+
 TEST(GgufHostile, ListsForEachLayerHaveThatLength) {
   TwoForms model("llama");
   const auto load = [&](const std::vector<int32_t>& heads) {
@@ -90,7 +114,8 @@ TEST(GgufHostile, ShapesAreThoseOfTheConfig) {
       k.u32("llama.vocab_size", kVocab);
     };
     const auto path = model.write_gguf();
-    expect_error(ErrorCode::kCorrupt, {name, "has shape", "asks for"}, [&] { Model::load(path); });
+    expect_error(ErrorCode::kCorrupt, {name, "has shape", "by the file's keys"},
+                 [&] { Model::load(path); });
   }
   // Heads that do not fit the matrices: rows would be put in order past their end.
   TwoForms model("llama");

@@ -51,6 +51,8 @@ class ModelTensors {
   /// Throws kNotFound, naming the files searched.
   const ModelTensor& at(std::string_view name) const;
   const std::string& source() const { return source_; }
+  /// Where the shapes are told that the tensors must have, for messages.
+  const char* shapes_from() const { return namer_ ? "the file's keys" : "config.json"; }
 
  private:
   std::string source_;

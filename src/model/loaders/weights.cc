@@ -64,10 +64,10 @@ class Taker {
       const bool harmless = name.ends_with(".rotary_emb.inv_freq");  // a table that we make
       if (taken_.count(name) != 0 || harmless) continue;
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: tensor '{}' {} has no place in this architecture; config "
-                              "and weights do not belong together, or the model is a variant "
-                              "that is not supported",
-                              tensor.file, tensor.name, tensor.shape_text()));
+                  fmt::format("{}: tensor '{}' {} has no place in this architecture; {} and the "
+                              "tensors do not belong together, or the model is a variant that is "
+                              "not supported",
+                              tensor.file, tensor.name, tensor.shape_text(), file_.shapes_from()));
     }
   }
 
@@ -78,8 +78,8 @@ class Taker {
       ModelTensor expected;
       expected.shape = shape;
       throw Error(ErrorCode::kCorrupt,
-                  fmt::format("{}: tensor '{}' has shape {}; the model's config asks for {}",
-                              t.file, t.name, t.shape_text(), expected.shape_text()));
+                  fmt::format("{}: tensor '{}' has shape {}; by {} it is {}", t.file, t.name,
+                              t.shape_text(), file_.shapes_from(), expected.shape_text()));
     }
     if (taken_.insert(name).second) bytes_ += t.bytes;
     return t;

@@ -131,7 +131,7 @@ TEST_F(WeightsTest, EveryWrongShapeIsNamedWithWhatWasExpected) {
     add(name, shape);
     Tensor text;
     text.shape = e.shape;
-    refused(ErrorCode::kCorrupt, {"'" + name + "'", text.shape_text()});
+    refused(ErrorCode::kCorrupt, {"'" + name + "'", "by config.json it is " + text.shape_text()});
   }
   entries_ = whole;
   add("model.norm.weight", {32, 1});
