@@ -63,11 +63,12 @@ TEST_F(CliChat, TalksSwitchesAndSaves) {
   const Result r = run(chat({"--system", "Be brief."}),
                        "Hello there\nAnd the ship?\n/policy streaming_llm(window=60),sink=4\n"
                        "And the quay?\n/save " +
-                           file.string() + "\n/rows\n/nothing\n/quit\n");
+                           file.string() + "\n/rows\n/nothing\n/rwos\n/quit\n");
   EXPECT_EQ(r.status, 0) << r.err;
   EXPECT_NE(r.err.find("warning: the model's tokenizer has no token"), std::string::npos);
   EXPECT_NE(r.err.find("tokens again under it"), std::string::npos) << r.err;
-  EXPECT_NE(r.err.find("There is no command /nothing"), std::string::npos);
+  EXPECT_NE(r.err.find("There is no command /nothing; /help"), std::string::npos);
+  EXPECT_NE(r.err.find("no command /rwos (did you mean '/rows'?); /help"), std::string::npos);
   EXPECT_NE(r.err.find("KV head"), std::string::npos) << "rows";
   const json saved = json::parse(read(file));
   ASSERT_EQ(saved["messages"].size(), 7u);
@@ -237,6 +238,9 @@ TEST_F(CliChat, ATerminalHasEditingHistoryAndPaste) {
   ASSERT_TRUE(terminal.expect("/help shows the commands")) << terminal.seen();
   if (!terminal.expect(kReady, 20) && terminal.seen().ends_with("> "))
     GTEST_SKIP() << "this build has no libedit";
+  terminal.type("/help\r");  // as it says, and within 80 columns
+  ASSERT_TRUE(terminal.expect("begins another line; what is\r\npasted")) << terminal.seen();
+  ASSERT_TRUE(terminal.expect(kReady));
   terminal.type("Hexlo\x1B[D\x1B[D\x7Fl\r");  // left twice, rub out the x, put an l
   ASSERT_TRUE(terminal.expect(" read")) << terminal.seen();
   ASSERT_TRUE(terminal.expect(kReady));

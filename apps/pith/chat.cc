@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "chat_options.h"
 #include "chat_settings.h"
@@ -20,6 +22,7 @@
 #include "interrupt.h"
 #include "line_reader.h"
 #include "pith/error.h"
+#include "pith/nearest.h"
 #include "pith_tools/choose.h"
 #include "pith_tools/dialogue.h"
 #include "report.h"
@@ -54,6 +57,14 @@ constexpr std::string_view kHelp =
     "  /rows           what each layer holds\n"
     "  /quit, /bye     end (also Ctrl-D, or Ctrl-C twice at the prompt)\n"
     "Ctrl-C stops an answer.\n";
+
+std::string no_command(std::string_view command) {
+  std::vector<std::string> names;  // what kHelp has with a stroke in front
+  for (size_t at = 0; (at = kHelp.find('/', at)) != kHelp.npos; ++at)
+    names.emplace_back(kHelp.substr(at, kHelp.find_first_of(" ,\n", at) - at));
+  return fmt::format("There is no command {}{}; /help shows those that exist.", command,
+                     did_you_mean(command, names));
+}
 
 /// "[37 read, 8 written at 86.1/s; 44 of 44 rows per KV head, 1.01 MiB (exact 1.01 MiB); attention
 /// error 0.04: small]".
@@ -143,7 +154,7 @@ class Talk {
       } else if (command == "/rows") {
         fmt::print(stderr, "{}", rows_table(dialogue_.session()));
       } else {
-        fmt::print(stderr, "There is no command {}; /help shows those that exist.\n", command);
+        say(no_command(command));
       }
     } catch (const Error& error) {
       say(fmt::format("pith: error: {}", error.what()));

@@ -237,10 +237,10 @@ std::optional<std::string> LineReader::read_plain_line() {
 }
 
 const char* line_help(const LineReader& lines) {
-  return lines.editing() ? "Alt-Enter, or a backslash at the end of a line, begins another line; "
-                           "what is pasted\nstays whole. Arrows and Ctrl-R go through what was "
-                           "typed.\n"
-                         : "A line that ends in a backslash continues in the next.\n";
+  return lines.editing()
+             ? "Alt-Enter, or a backslash at the end of a line, begins another line; what is\n"
+               "pasted stays whole. Arrows and Ctrl-R go through what was typed.\n"
+             : "A line that ends in a backslash continues in the next.\n";
 }
 
 }  // namespace pith::cli

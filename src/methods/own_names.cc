@@ -17,7 +17,7 @@ void check_own_name(const std::string& function, const std::string& name, bool s
   const auto good = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '_'; };
   if (name.empty() || !letter(name[0]) || !std::ranges::all_of(name, good))
     refuse("a name is lower-case letters, digits and _, and begins with a letter");
-  for (const char* word : {"auto", "half", "quarter", "tenth"})
+  for (const char* word : kSizeWords)
     if (name == word) refuse("this word says a size where policies are read");
   const auto taken = [&](const auto& rows) {
     return std::ranges::any_of(rows, [&](const auto& row) { return row.info.name == name; });

@@ -1,6 +1,7 @@
 #pragma once
 // Names of methods that programs add at run time.
 
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,9 @@
 #include "policy/options.h"
 
 namespace pith {
+
+/// Words that say a size where policies are read too.
+inline constexpr std::array<const char*, 4> kSizeWords{"auto", "half", "quarter", "tenth"};
 
 /// All that programs added of one kind, by name: a registry row and T, the functions. Entries
 /// are never taken out, so rows stay where they are. A policy is a text, and texts are read in

@@ -51,6 +51,7 @@ std::string folded(std::string_view name) {
   for (const CodecRow* r : added_codecs()) codec_names.push_back(r->info.name);
   for (const auto* names : {&selector_names, &codec_names})
     for (const std::string& n : *names) all.push_back(n), comparable.push_back(folded(n));
+  for (const char* word : kSizeWords) all.emplace_back(word), comparable.emplace_back(word);
   const auto nearest = nearest_name(folded(name), comparable);
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("policy: unknown method '{}'{}; selectors: {}; codecs: {}", name,

@@ -47,6 +47,7 @@ TEST(Policy, RefusesWithAReason) {
   };
   says("", "it is empty");
   says("exakt", "did you mean 'exact'?");
+  says("tent", "did you mean 'tenth'?");  // where a size is read too
   says("snapkvv", "selectors: exact, local");
   says("local(widow=3)", "no parameter 'widow' (did you mean 'window'?); it takes window");
   says("exact(n=1)", "it takes none");
