@@ -34,7 +34,7 @@ environment() {  # folder, GB of disk, modules that show that it is there, what 
 }
 
 environment "$torch" 6 "torch, transformers, lm_eval, pytest" \
-  'torch>=2.6' 'transformers>=5.2' 'numpy>=1.26' 'pytest>=8' gguf accelerate 'lm_eval>=0.4.13'
+  'torch>=2.6' 'transformers>=5.2' 'numpy>=1.26' 'pytest>=8' gguf accelerate 'lm_eval>=0.4.13' wonderwords
 if [ "${1:-}" = kvpress ]; then
   folder=$(dirname "$torch")/python-kvpress
   environment "$folder" 1 "kvpress, pytest" 'kvpress>=0.5.5' 'transformers>=5.2,<5.3'

@@ -77,6 +77,12 @@ def test_a_prompt_in_chunks(model):
             generated(model, ids, PithCache(EXACT, model=model), prefill_chunk_size=8)
 
 
+@pytest.mark.parametrize("kv_heads", [1, 4])
+def test_one_kv_head_and_one_for_each_query_head(kv_heads):
+    model, (ids, mask) = make_model("Qwen3", num_key_value_heads=kv_heads), padded([23, 9], 23)
+    assert_same(both(model, lambda cache: generated(model, ids, cache, attention_mask=mask)))
+
+
 def test_check_says_supported(model):
     report = check(model, EXACT)
     assert report.ok and len(report.layers) == 3 and "supported" in repr(report)

@@ -42,12 +42,13 @@ def run(model, tasks, limit=4, **metadata):
 
 
 def pairs():
-    rows = data.choice(words=100, samples=8)["test"]
+    rows = data.choice(words=30, samples=50)["test"]
     return [(f"{row['text']} The secret number of {row['name']} is", f" {choice}")
             for row in rows for choice in row["choices"]]
 
 
 def test_exact_is_transformers():
+    """200 log-probabilities, whole texts, answers, and the figures of a choice and of a generation task."""
     torch = pytest.importorskip("torch")
     from lm_eval.models.huggingface import HFLM
     # The demo's files disagree about a first token, which lm_eval reads from one and Pith from another.
@@ -64,8 +65,11 @@ def test_exact_is_transformers():
     rolling = asked("loglikelihood_rolling", (page,), (page[:300],))
     np.testing.assert_allclose(ours.loglikelihood_rolling(rolling, disable_tqdm=True),
                                theirs.loglikelihood_rolling(rolling, disable_tqdm=True), rtol=1e-5)
-    until = asked("generate_until", *[(context, {"until": ["."], "max_gen_toks": 8}) for context, _ in requests[::4]])
+    until = asked("generate_until", *[(context, {"until": ["."], "max_gen_toks": 8}) for context, _ in requests[::40]])
     assert ours.generate_until(until, disable_tqdm=True) == theirs.generate_until(until, disable_tqdm=True)
+    figures = [run(model, ["pith_choice", "pith_facts"], 12)["results"] for model in (ours, theirs)]
+    for task, metric in (("pith_choice", "acc,none"), ("pith_facts", "exact_match,none")):
+        assert figures[0][task][metric] == figures[1][task][metric]
 
 
 def test_scores_are_the_sessions():
@@ -98,6 +102,23 @@ def test_tasks_run_without_a_network_and_say_what_ran():
     again = run(make(COMPRESSED), ["pith_facts"])
     first, second = (x["samples"]["pith_facts"] for x in (results, again))
     assert [s["resps"] for s in first] == [s["resps"] for s in second]
+
+
+def test_needles_of_ruler_run_without_a_network(monkeypatch):
+    pytest.importorskip("wonderwords", reason="tools/python_torch.sh installs it")
+    import nltk
+    monkeypatch.setattr(nltk, "download", lambda _: False)  # its data are for the essays of other needles
+    model = make(COMPRESSED)
+    found = lm_eval.simple_evaluate(model, tasks=["niah_single_1"], limit=1, bootstrap_iters=0,
+                                    task_manager=pith.lm_eval.task_manager(metadata={"max_seq_lengths": [4096],
+                                                                                     "pretrained": str(DEMO)}))
+    (sample,) = found["samples"]["niah_single_1"]
+    assert 3900 < sample["doc"]["length"] <= 4096
+    ids = model.tok_encode(sample["arguments"][0][0])
+    answer = model.llm.generate(ids, max_tokens=128, temperature=0.0).text
+    assert answer.startswith(sample["resps"][0][0]) and sample["resps"][0][0]
+    assert found["results"]["niah_single_1"]["4096,none"] == float(sample["target"][0] in answer)
+    assert 0.2 < found["config"]["rows_kept"][1] < 0.3 and found["config"]["contexts"] == 1
 
 
 def test_a_text_of_the_users(tmp_path):
