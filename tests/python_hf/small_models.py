@@ -5,6 +5,7 @@ import contextlib
 import tokenizers
 import torch
 import transformers
+from transformers.models.nemotron import modeling_nemotron
 
 import pith.hf  # registers attention "pith"
 from pith.hf._rope import cache_keyword
@@ -64,8 +65,8 @@ CACHE = cache_keyword(transformers.LlamaModel)  # "cache", past_key_values befor
 VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
 # With prefill_chunk_size, transformers 5.2 gives every chunk the positions of the last one.
 CHUNKS_HAVE_POSITIONS = VERSION > (5, 2)
-if not CHUNKS_HAVE_POSITIONS:
-    del ARCHITECTURES["Nemotron"]  # its attention could not be replaced yet
+if not hasattr(modeling_nemotron, "ALL_ATTENTION_FUNCTIONS"):
+    del ARCHITECTURES["Nemotron"]  # in older releases its attention could not be replaced
 
 
 def prompt(batch, tokens, seed=1):

@@ -54,7 +54,7 @@ def in_order(keys):
 
 
 @pytest.mark.parametrize("policy", PAIRS)
-@pytest.mark.parametrize("tokens, ratio", [(65, 0.1), (257, 0.5), (257, 0.7), (400, 0.8)])
+@pytest.mark.parametrize("tokens, ratio", [(65, 0.0), (65, 0.1), (257, 0.5), (257, 0.7), (400, 0.8), (1023, 0.9)])
 def test_the_same_rows_stay(model, policy, tokens, ratio):
     if "window=64" in policy and tokens * (1 - ratio) < 64:
         pytest.skip("fewer rows than SnapKV's window")

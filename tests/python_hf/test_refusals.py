@@ -124,6 +124,8 @@ def test_shapes_types_and_keys_of_others(llama, cache):
     refused(lambda: call(q[:, :, :2], k, v), "equal tokens", cache)
     refused(lambda: call(q[:, :2], k, v), "its configuration says", cache)
     refused(lambda: call(q, k, v, sliding_window=7), "sliding window of 7", cache)
+    three = torch.arange(3).expand(3, 1, 3)  # of text, height and width
+    refused(lambda: call(q, k, v, position_ids=three), "position_ids of 3 dimensions", cache)
     key, value = cache.update(k, v, 0)
     refused(lambda: attend(layer, q, key, value.clone(), None), "values are not those")
     call(q, k, v)
@@ -149,6 +151,14 @@ def test_without_the_mask_function_padding_is_refused_not_ignored(llama, cache, 
     mask = torch.tensor([[0, 0, 1, 1, 1, 1]])
     run(llama, prompt(1, 6), cache, attention_mask=mask)
     assert [len(cache.rows(layer, 0)) for layer in range(3)] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("asked", [{"use_vmap": True}, {"allow_is_causal_skip": False}])
+def test_other_masks(asked):
+    """As transformers asks for masks of packed sequences, of blocks, of a mask function."""
+    every = {"attention_mask": torch.ones(1, 4, dtype=torch.bool), "q_length": 4, "kv_length": 4}
+    refused(lambda: pith.hf._attention.mask(**every, **asked), "other than causal with padding")
+    assert pith.hf._attention.mask(**every) is None
 
 
 def test_what_caches_are_asked(llama, cache):
