@@ -110,6 +110,17 @@ def test_generate(llama):
     assert beams.ledger().rows_kept < 6 * 3 * 2 * 40
 
 
+def test_a_saved_cache_goes_on(llama, tmp_path):
+    ids, cache = prompt(2, 60).to(DEVICE), PithCache("knorm(budget=16)+int8,sink=4,window=8", model=llama)
+    llama(ids, **{CACHE: cache})
+    cache.save(tmp_path / "a.pith")
+    other = PithCache.load(tmp_path / "a.pith", model=llama)
+    for _ in range(3):
+        got, want = (llama(ids[:, :1], **{CACHE: c}).logits for c in (other, cache))
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+    assert other.tokens == 63 and other.ledger().rows_kept == cache.ledger().rows_kept
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_models_of_16_bits(dtype):
     model = on_gpu("Qwen3").to(dtype)

@@ -138,6 +138,36 @@ def test_clones_protection_and_a_dynamic_cache(llama):
         weighted.to_dynamic_cache()
 
 
+@pytest.mark.parametrize("name", ["Llama", "GptOss"])
+def test_a_saved_cache_goes_on(name, tmp_path):
+    """Bit for bit, with padding in its past; files of others are refused."""
+    model, policy = make_model(name), "expected_attention(budget=16)+int4,sink=2,window=8"
+    ids, mask = prompt(2, 40), torch.ones(2, 44, dtype=torch.long)
+    mask[1, :7] = 0
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    cache = PithCache(policy, model=model, protect="3:5", select="decode")
+
+    def run(cache, begin, end):
+        return model(ids[:, :end - begin], **{CACHE: cache}, attention_mask=mask[:, :end],
+                     position_ids=positions[:, begin:end]).logits
+    run(cache, 0, 40)
+    cache.save(tmp_path / "a.pith")
+    other = PithCache.load(tmp_path / "a.pith", model=model, threads=1)
+    assert other.tokens == 40 and other.describe() == cache.describe()
+    for begin in range(40, 44):
+        torch.testing.assert_close(run(other, begin, begin + 1), run(cache, begin, begin + 1), atol=0, rtol=0)
+    np.testing.assert_array_equal(other.rows(1, 1, sequence=1).positions, cache.rows(1, 1, sequence=1).positions)
+    with pytest.raises(pith.InvalidArgument, match="another model"):
+        PithCache.load(tmp_path / "a.pith", model=make_model(name, num_key_value_heads=4))
+    PithCache("exact", model=model).save(tmp_path / "empty.pith")
+    assert PithCache.load(tmp_path / "empty.pith", model=model).tokens == 0
+    (tmp_path / "bad").write_bytes(b"nothing")
+    with pytest.raises(pith.Corrupt, match="no saved PithCache"):
+        PithCache.load(tmp_path / "bad", model=model)
+    with pytest.raises(FileNotFoundError):
+        PithCache.load(tmp_path / "none", model=model)
+
+
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float16, 2e-2), (torch.bfloat16, 2e-1)])
 def test_models_of_16_bits(dtype, tolerance):
     model = make_model("Qwen3").to(dtype)

@@ -99,6 +99,13 @@ class Terms:
         """Whether they are of just these arguments."""
         return self.given == (scaling, softcap) and self.sinks is s_aux
 
+    @classmethod
+    def from_options(cls, options):
+        made = cls.__new__(cls)
+        made.given, made.scale, made.soft_cap = None, options["scale"], options["soft_cap"]
+        made.sinks = torch.tensor(options["sink_logits"]) if options["sink_logits"] else None
+        return made
+
     def options(self):
         """Of its LayerCache."""
         sinks = [] if self.sinks is None else self.sinks.detach().float().flatten().tolist()

@@ -14,6 +14,7 @@ from ._attention import Padding, Terms, check_call, check_module
 from ._device import device_of, make_runtime, weights_on
 from ._layer import OFFLOAD, PithLayer, Ticket, tensors_of
 from ._rope import rope_frequencies
+from ._saved import load, save
 from ._step import step
 from ._support import ATTENTION, USE_IT, check, refuse, text_config
 
@@ -291,7 +292,9 @@ class PithCache(Cache):
             self._rows[layer] = [self._make(shape, frequencies, **terms.options()) for _ in range(self._batch)]
             self._terms[layer] = terms
         elif not self._terms[layer].are(*given):
-            Terms(ticket, *given).check_same(self._terms[layer], layer)
+            terms = Terms(ticket, *given)
+            terms.check_same(self._terms[layer], layer)
+            self._terms[layer] = terms
         return self._rows[layer]
 
     def _columns(self, mask, position_ids):
@@ -394,8 +397,18 @@ class PithCache(Cache):
     def __deepcopy__(self, memo):
         return self.clone()
 
+    @_between_forwards
+    def save(self, path):
+        """Writes all that is held: load() continues in another process, bit for bit."""
+        save(self, path)
+
+    @classmethod
+    def load(cls, path, *, model, **limits):
+        """What save() wrote, for the same model; limits: threads=, memory_limit=."""
+        return load(cls, path, model, limits)
+
     def __reduce__(self):
-        raise TypeError("a PithCache is not pickled; clone() copies it in this process")
+        raise TypeError("a PithCache is not pickled; save() and load() take it elsewhere, clone() copies it here")
 
     @_between_forwards
     def to_dynamic_cache(self, dtype=torch.float32):
