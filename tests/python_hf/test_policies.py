@@ -65,6 +65,19 @@ def test_layers_are_layer_caches(llama, policy):
             np.testing.assert_array_equal(cache.rows(layer, head).positions, own.rows(head).positions)
 
 
+@pytest.mark.parametrize("apart", [0, 1, 2])
+def test_numbers_of_a_row_apart(llama, apart):
+    given = [torch.randn(1, heads, 3, 16) for heads in (4, 2, 2)]
+
+    def run(q, k, v):
+        key, value = PithCache("exact", model=llama).update(k, v, 0)
+        return pith.hf._attention.attention(llama.model.layers[0].self_attn, q, key, value, None)[0]
+    spread = list(given)
+    spread[apart] = given[apart].repeat_interleave(2, dim=-1)[..., ::2]
+    assert spread[apart].stride(-1) == 2
+    torch.testing.assert_close(run(*spread), run(*given), atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_batch_is_its_sequences(llama, policy):
     """Sequences of a padded batch keep what each keeps alone."""
@@ -132,10 +145,13 @@ def test_clones_protection_and_a_dynamic_cache(llama):
         position = {"position_ids": torch.full((2, 1), cache.tokens)}
         expected = llama(step, **{CACHE: plain}, **position).logits
     torch.testing.assert_close(llama(step, **{CACHE: cache}).logits, expected, atol=1e-4, rtol=0)
-    weighted = PithCache("uniform(rate=0.5),sink=4,window=4", model=llama)
-    llama(ids, **{CACHE: weighted})
-    with pytest.raises(pith.Unsupported, match="weights|heads hold"):
-        weighted.to_dynamic_cache()
+    for policy, kv_heads, text in (("adakv(budget=16),sink=4,window=4", 2, "heads hold"),
+                                   ("uniform(rate=0.5),sink=4,window=4", 1, "rows have weights")):
+        model = make_model("Llama", num_key_value_heads=kv_heads)
+        cannot = PithCache(policy, model=model)
+        model(ids[:1], **{CACHE: cannot})
+        with pytest.raises(pith.Unsupported, match=text):
+            cannot.to_dynamic_cache()
 
 
 @pytest.mark.parametrize("name", ["Llama", "GptOss"])

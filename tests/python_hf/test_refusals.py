@@ -123,6 +123,7 @@ def test_shapes_types_and_keys_of_others(llama, cache):
     refused(lambda: call(q, k, v[..., :8]), "equal tokens and head_dim", cache)
     refused(lambda: call(q[:, :, :2], k, v), "equal tokens", cache)
     refused(lambda: call(q[:, :2], k, v), "its configuration says", cache)
+    refused(lambda: call(torch.empty(1, 4, 3, 16, device="meta"), k, v), "one device is needed", cache)
     refused(lambda: call(q, k, v, sliding_window=7), "sliding window of 7", cache)
     three = torch.arange(3).expand(3, 1, 3)  # of text, height and width
     refused(lambda: call(q, k, v, position_ids=three), "position_ids of 3 dimensions", cache)
@@ -143,7 +144,27 @@ def test_layers_of_one_forward_agree(llama, cache):
                                      position_ids=torch.arange(first, first + 3)[None])
     call(0, 0)
     refused(lambda: call(1, 1), "different padding or positions")
+    refused(lambda: cache.update(k[:, :, :2], v[:, :, :2], 1), "1 x 2 tokens in a forward of 1 x 3")
     call(1, 0)
+    call(2, 0)
+    assert cache.tokens == 3
+
+
+def test_weights_that_a_configuration_asks_for(llama, cache):
+    module = copy.copy(llama.model.layers[0].self_attn)
+    module.config = copy.deepcopy(module.config)
+    module.config._output_attentions = True  # transformers lets nobody set it under "pith"
+    key, value = cache.update(torch.randn(1, 2, 3, 16), torch.randn(1, 2, 3, 16), 0)
+    refused(lambda: pith.hf._attention.attention(module, torch.randn(1, 4, 3, 16), key, value, None, scaling=0.25),
+            "output_attentions", cache)
+
+
+def test_padding_that_is_forgotten(llama, cache):
+    ids, mask = prompt(2, 6), torch.ones(2, 6, dtype=torch.long)
+    mask[0, :2] = 0
+    run(llama, ids, cache, attention_mask=mask)
+    refused(lambda: run(llama, ids[:, :1], cache), "earlier tokens were padding")
+    refused(lambda: cache.to_dynamic_cache(), "different numbers of rows")
 
 
 def test_another_attention_function(llama):
@@ -180,6 +201,8 @@ def test_what_caches_are_asked(llama, cache):
     refused(lambda: cache.activate_past_recording(), "assisted", cache)
     refused(lambda: cache.offload(0), "offloaded", cache)
     refused(lambda: cache.layers[0].keys, "to_dynamic_cache", cache)
+    refused(lambda: cache.layers[0].values, "to_dynamic_cache", cache)
+    refused(lambda: cache.layers[0].offload(), "offloaded", cache)
     refused(lambda: cache.early_initialization(), "export", cache)
     refused(lambda: pickle.dumps(cache), "save\\(\\)", cache, TypeError)
     refused(lambda: cache.protect("2:3"), "before they come", cache)
