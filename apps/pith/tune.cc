@@ -179,8 +179,8 @@ void add_tuning_options(CLI::App& app, TuneOptions& o) {
       ->group(kGroup);
   add_repeated(
       app, "--form", o.forms,
-      "A policy that a head's cache may have; repeat it. Without: heavy rows and a coreset of "
-      "seven sizes, in keys of 4 or 8 bits and values of 3, and all rows in 2 to 9 bits")
+      "A policy that a head's cache may have; repeat it. Without: 26 of heavy rows and a "
+      "coreset, in keys of 2 to 8 bits, and 14 of all rows in 2 to 9 bits")
       ->check(not_empty())
       ->type_name("POLICY")
       ->group(kGroup);
