@@ -262,7 +262,7 @@ TEST_F(Cli, OneWordSaysTheMemory) {
           "stands for policy and budget");
   refused({"inspect", "-m", kModel, "--kv", "half", "--kv-budget", "10%"}, 10,
           "stands for policy and budget");
-  refused({"inspect", "-m", kModel, "--kv", "little"}, 10, "not a budget");
+  refused({"inspect", "-m", kModel, "--kv", "little"}, 10, "this is no size");
   for (const char* size : {"half", "quarter", "tenth", "25%", "16MiB"})
     refused({"inspect", "-m", kModel, "--kv-policy", size}, 10,
             std::string("--kv ") + size + " chooses");

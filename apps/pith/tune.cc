@@ -177,10 +177,9 @@ void add_tuning_options(CLI::App& app, TuneOptions& o) {
       ->type_name("BITS,...")
       ->capture_default_str()
       ->group(kGroup);
-  add_repeated(
-      app, "--form", o.forms,
-      "A policy that a head's cache may have; repeat it. Without: 26 of heavy rows and a "
-      "coreset, in keys of 2 to 8 bits, and 14 of all rows in 2 to 9 bits")
+  add_repeated(app, "--form", o.forms,
+               "A policy that a head's cache may have; repeat it. Without: 26 of heavy rows and a "
+               "coreset, in keys of 2 to 8 bits, and 14 of all rows in 2 to 9 bits")
       ->check(not_empty())
       ->type_name("POLICY")
       ->group(kGroup);
