@@ -123,6 +123,25 @@ TEST(Buffer, ScratchThatComesAndGoesIsNotMappedAnew) {
   EXPECT_EQ(counter.total(), 0u);
 }
 
+// Objects that end after the mapping that a thread keeps may take memory and give it back.
+TEST(Buffer, ObjectsOfAThreadMayEndInAnyOrder) {
+  static MemoryCounter counter;
+  static const auto use = [] {
+    Buffer scratch(counter, MemoryKind::kScratch);
+    scratch.resize(size_t{512} << 10);
+    std::memset(scratch.data(), 1, scratch.size());
+  };
+  struct Late {
+    ~Late() { use(), use(); }
+  };
+  std::thread([] {
+    thread_local Late late;
+    (void)&late;
+    use();
+  }).join();
+  EXPECT_EQ(counter.total(), 0u);
+}
+
 TEST(Buffer, CopiesAreDeepAndFreshMemoryIsPoisoned) {
   MemoryCounter counter(0, /*poison=*/true);
   Array<float> a(counter, MemoryKind::kScratch);

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kAlign = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kMostKept = size_t{1} << 20;  // of a thread's KeptMapping
+constexpr size_t kMostKept = size_t{1} << 20;  // that a thread keeps
 static_assert(kMapFrom % kPage == 0);
 
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
@@ -27,42 +27,45 @@ size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 bool is_mapped(size_t capacity) { return capacity >= kMapFrom; }
 
 /// The last mapping that a thread gave back, for its next one: scratch of a layer comes and goes
-/// with every pass, and new pages cost more than what is computed in them.
-class KeptMapping {
- public:
-  ~KeptMapping() {
-    if (pages_) munmap(pages_, size_);
-  }
+/// with every pass, and new pages cost more than the work in them. Without a destructor: what ends
+/// after a thread's other objects may still give memory back.
+struct KeptMapping {
+  void* pages = nullptr;
+  size_t size = 0;
+  bool ended = false;  // the thread's: nothing is kept any more
+};
+thread_local constinit KeptMapping kept;
 
-  /// As mmap, which is called if nothing is kept.
-  void* take(size_t size) {
-    if (void* pages = size <= kMostKept ? std::exchange(pages_, nullptr) : nullptr) {
-      void* moved = size_ == size ? pages : mremap(pages, size_, size, MREMAP_MAYMOVE);
-      if (moved != MAP_FAILED) return moved;
-      munmap(pages, size_);
-    }
-    return mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+struct ThreadEnd {
+  ~ThreadEnd() {
+    if (kept.pages) munmap(kept.pages, kept.size);
+    kept = {.ended = true};
   }
-
-  void give_back(void* pages, size_t size) {
-    if (size > kMostKept || (pages_ && size_ >= size)) {
-      munmap(pages, size);
-      return;
-    }
-    if (pages_) munmap(pages_, size_);
-    pages_ = pages, size_ = size;
-  }
-
- private:
-  void* pages_ = nullptr;
-  size_t size_ = 0;
 };
 
-thread_local KeptMapping kept_mapping;
+/// As mmap, which is called if nothing is kept.
+void* take_mapping(size_t size) {
+  if (void* pages = size <= kMostKept ? std::exchange(kept.pages, nullptr) : nullptr) {
+    void* moved = kept.size == size ? pages : mremap(pages, kept.size, size, MREMAP_MAYMOVE);
+    if (moved != MAP_FAILED) return moved;
+    munmap(pages, kept.size);
+  }
+  return mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+void keep_mapping(void* pages, size_t size) {
+  thread_local ThreadEnd end;
+  if (kept.ended || size > kMostKept || (kept.pages && kept.size >= size)) {
+    munmap(pages, size);
+    return;
+  }
+  if (kept.pages) munmap(kept.pages, kept.size);
+  kept.pages = pages, kept.size = size;
+}
 
 std::byte* allocate(size_t capacity) {
   if (!is_mapped(capacity)) return static_cast<std::byte*>(std::aligned_alloc(kAlign, capacity));
-  void* p = kept_mapping.take(capacity);
+  void* p = take_mapping(capacity);
   if (p == MAP_FAILED) return nullptr;
   if (capacity >= 4 * kHugePage) madvise(p, capacity, MADV_HUGEPAGE);
   return static_cast<std::byte*>(p);
@@ -71,7 +74,7 @@ std::byte* allocate(size_t capacity) {
 void release(std::byte* p, size_t capacity) noexcept {
   if (!p) return;
   if (is_mapped(capacity))
-    kept_mapping.give_back(p, capacity);
+    keep_mapping(p, capacity);
   else
     std::free(p);
 }
