@@ -33,14 +33,15 @@ void refuse_size(const std::string& policy) {
 }
 
 void refuse_word(const std::string& memory) {
-  static const std::vector<std::string> kWords{"exact", "half", "quarter", "tenth"};
-  if (says_memory(memory) || memory == kWords[0] ||
+  if (says_memory(memory) || memory == "exact" ||
       !std::isalpha(static_cast<unsigned char>(memory[0])))
     return;
+  std::vector<std::string> words = memory_words();
+  words.insert(words.begin(), "exact");
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--kv {}: this is no size{}; use {}, a share (30%) or bytes (16MiB); "
                           "--kv-policy takes a policy",
-                          memory, did_you_mean(memory, kWords), fmt::join(kWords, ", ")));
+                          memory, did_you_mean(memory, words), fmt::join(words, ", ")));
 }
 
 /// --kv, or a budget without a policy, is auto.

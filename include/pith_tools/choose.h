@@ -17,6 +17,8 @@ namespace pith {
 
 /// "half" as "50%", likewise quarter and tenth; other texts as they are.
 std::string memory_budget(std::string_view word);
+/// "half", "quarter", "tenth".
+std::vector<std::string> memory_words();
 /// True for a text that is a size of the cache ("quarter", "30%", "16MiB"), not a policy. The size
 /// is not checked: choose_policy refuses malformed ones.
 bool says_memory(std::string_view text);

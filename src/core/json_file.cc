@@ -75,6 +75,10 @@ Json parse_json(std::string_view text, const std::string& what) {
     refuse_malformed(what, e.what());
   }
 }
+
+template nlohmann::json parse_json(std::string_view text, const std::string& what);
+template nlohmann::ordered_json parse_json(std::string_view text, const std::string& what);
+
 template <class Json>
 uint64_t whole_number(const Json& object, const char* name) {
   const Json& value = object.at(name);
@@ -95,9 +99,6 @@ int32_t token_id(const nlohmann::json& value, std::string_view name) {
                             shown(value), std::numeric_limits<int32_t>::max()));
   return value.get<int32_t>();
 }
-
-template nlohmann::json parse_json(std::string_view text, const std::string& what);
-template nlohmann::ordered_json parse_json(std::string_view text, const std::string& what);
 
 nlohmann::json parse_json_object(std::string_view text, const std::string& what) {
   // The parser keeps the last of two equal names without a word, so they are watched here.

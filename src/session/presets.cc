@@ -23,9 +23,8 @@ constexpr size_t kShortContext = 2048;
 
 Preset preset_from(const json& line) {
   Preset p;
-  p.policy = line.at("policy"), p.model = line.at("model"),
-  p.context = whole_number(line, "context");
-  p.seeds = whole_number(line, "seeds"), p.bits = line.at("bits");
+  p.policy = line.at("policy"), p.model = line.at("model"), p.bits = line.at("bits");
+  p.context = whole_number(line, "context"), p.seeds = whole_number(line, "seeds");
   p.divergence = line.at("kl").at(0), p.divergence_error = line.at("kl").at(1);
   p.facts = line.value("facts", -1.0);
   Policy::parse(p.policy);

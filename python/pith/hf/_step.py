@@ -2,7 +2,6 @@
 
 import torch
 
-
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # as Runtime.step_at counts them
 
 

@@ -86,6 +86,12 @@ std::string memory_budget(std::string_view word) {
   return std::string(word);
 }
 
+std::vector<std::string> memory_words() {
+  std::vector<std::string> words;
+  for (const auto& [word, share] : kWords) words.emplace_back(word);
+  return words;
+}
+
 bool says_memory(std::string_view text) {
   const std::string budget = memory_budget(text);
   // No policy begins with a digit.
